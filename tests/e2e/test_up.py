@@ -146,6 +146,39 @@ refused("several GGUF files", 125, r"several GGUF files: (model|second).gguf, (m
         "up", make_store(gguf), "--", "true", "{gguf}")
 refused("no GGUF file", 125, "the model has no GGUF file", "up", store, "--", "true", "{gguf}")
 
+print("-- served in place")
+quantised = scratch("quantised")
+os.makedirs(quantised)
+generator = random.Random(1)
+
+
+def tensor_file(path, names, dtype):
+    """A safetensors file whose tensors of 64 x 64 bytes do not shrink."""
+    header, at = {}, 0
+    for name in names:
+        header[name] = {"dtype": dtype, "shape": [64, 64], "data_offsets": [at, at + 4096]}
+        at += 4096
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + generator.randbytes(at))
+
+
+tensor_file(f"{quantised}/model.safetensors", [f"model.layers.0.mlp.experts.{expert}.{part}_proj.weight"
+            for expert in range(4) for part in ("gate", "up", "down")], "U8")
+before = stores()
+result = ctl("up", quantised)
+check("a model that does not shrink is served in place", result.returncode == 0 and stores() == before and
+      f"note: {quantised}: packing would save 0.0 %: served in place\n" in result.stderr and
+      result.stdout.startswith(f"{quantised} on {DATA}/quantised, budget "), result)
+check("its files", contents(quantised) == {name: data for name, data in contents(f"{DATA}/quantised").items()
+      if not name.startswith((".expertfs", "experts/"))})
+told = json.loads(ctl("up", "--json", quantised).stdout)
+check("again: the same mount", told["mountpoint"] == f"{DATA}/quantised" and told["in_place"], told)
+check("status finds nothing wrong with its store", "replaced" not in ctl("status", f"{DATA}/quantised").stdout)
+down("served in place", "quantised")
+result = ctl("up", quantised, "--", "cmp", f"{quantised}/model.safetensors", "{}/model.safetensors")
+check("a program on it", result.returncode == 0, result)
+
 print("-- warmup")
 store, mount = up("for warmup", model)
 result = ctl("warmup", mount)
@@ -172,12 +205,6 @@ down("a small budget", small)
 print("-- what is refused")
 refused("no such model", 1, "No such file.*\nhint: a model is", "up", "mode")
 refused("a directory without weights", 1, "no weights found", "up", os.path.join(model, "extra"))
-quantised = scratch("q8.gguf")
-made = run(program("mkmodel"), *NARROW, "--format=gguf", "--dtype=Q8_0", quantised + ".d")
-if made.returncode == 0:
-    refused("quantised weights", 1, "packing would save .* was not packed\nhint: use the files as they are", "up", quantised + ".d")
-else:
-    note(f"left out: mkmodel makes no Q8_0: {made.stderr.strip()[-100:]}")
 refused("an unknown option", 1, "unknown option \"nonsens\"", "up", "-o", "nonsens", store)
 refused("no home", 1, "hint: --store DIR", "up", model, env={name: value for name, value in os.environ.items()
         if name not in ("HOME", "XDG_DATA_HOME")})

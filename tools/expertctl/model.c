@@ -116,12 +116,20 @@ static bool store_by_name(const char *folder, const char *name, char *path, size
 
 /* ---- a checkpoint ------------------------------------------------------------------------------------------------ */
 
-/* Reads the headers of the checkpoint at model->path and sets its store: NAME-KEY.efs in folder. */
+/* Reads the headers of the checkpoint at model->path and sets its store: NAME-KEY.efs in folder, or the checkpoint
+ * itself. */
 static errint_t checkpoint_store(const char *folder, struct ctl_model *model, struct efs_error *err)
 {
     errint_t rc = ctl_checkpoint_read(model->path, &model->checkpoint, err);
     if (rc < 0)
         return rc;
+    const struct ctl_checkpoint *c = &model->checkpoint;
+    if (c->source_bytes && (double)(c->source_bytes - c->store_bytes) < EFS_PACK_WORTH * (double)c->source_bytes) {
+        model->kind = CTL_MODEL_STORE;
+        model->in_place = true;
+        strcpy(model->store, model->path);
+        return 0;
+    }
     if ((size_t)snprintf(model->store, sizeof(model->store), "%s/%s-%0*x.efs", folder, model->name, KEY_DIGITS,
                          (unsigned)(model->checkpoint.key >> 32)) >= sizeof(model->store))
         return efs_fail(err, -ENAMETOOLONG, "%s: %s", model->path, strerror(ENAMETOOLONG));

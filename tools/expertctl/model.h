@@ -16,7 +16,8 @@ struct ctl_model {
     char store[4096]; /* the store that serves it: path, or for a checkpoint a name in the folder of stores */
     char name[256];   /* last part of the path without suffix; of a hub name org--name */
     struct ctl_checkpoint checkpoint; /* of a checkpoint */
-    bool hub;                         /* found in the cache of the Hugging Face Hub, whose files are links */
+    bool in_place; /* the store is the checkpoint itself: packing it would save less than EFS_PACK_WORTH */
+    bool hub;      /* found in the cache of the Hugging Face Hub, whose files are links */
 };
 
 /*

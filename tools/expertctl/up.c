@@ -25,7 +25,6 @@
 #include <unistd.h>
 
 #define PROBE_MS 5000
-#define GAIN_LEAST 0.03 /* a model that would shrink less is not packed */
 
 struct arguments {
     struct tools_arguments given; /* MODEL [MNT] */
@@ -155,19 +154,6 @@ static errint_t check_space(const struct ctl_model *model, const char *folder, s
                                  "folder on another disk");
 }
 
-/* Models that packing would hardly shrink are refused: a store of them would only copy them. */
-static errint_t check_gain(const struct ctl_model *model, struct efs_error *err)
-{
-    const struct ctl_checkpoint *c = &model->checkpoint;
-    double gain = c->source_bytes ? 1 - (double)c->store_bytes / (double)c->source_bytes : 0;
-    if (gain >= GAIN_LEAST)
-        return 0;
-    return efs_fail(err, -EOPNOTSUPP,
-                    "%s: packing would save %.1f %%: its weights are quantised, so it was not packed\nhint: use the "
-                    "files as they are; `mkexpertfs %s OUT.efs` packs them all the same",
-                    model->path, 100 * gain, model->path);
-}
-
 /* Runs mkexpertfs. *status: the exit status of `up` if it failed, after its message. */
 static errint_t pack_run(const struct arguments *a, const struct ctl_model *model, int *status)
 {
@@ -207,12 +193,15 @@ static errint_t model_pack(const struct arguments *a, const struct ctl_model *mo
 
 /* ---- mounting ---------------------------------------------------------------------------------------------------- */
 
-/* The config of a mount at root that serves this store; the caller frees it. NULL: it serves another one. */
-static char *mount_serves(const char *root, const struct stat *store)
+/* The config of a mount at root that serves this store; the caller frees it. NULL: it serves another one. A directory
+ * that is served in place is identified by its path. */
+static char *mount_serves(const char *root, const char *path, const struct stat *store)
 {
-    char *config = ctl_mount_probe(root, "config", PROBE_MS);
-    if (config && tools_line_number(config, "store_device") == store->st_dev &&
-        tools_line_number(config, "store_inode") == store->st_ino)
+    char *config = ctl_mount_probe(root, "config", PROBE_MS), is[4200];
+    bool same = config && (S_ISDIR(store->st_mode) ? strcmp(tools_line_path(config, "store", is, sizeof(is)), path) == 0
+                                                   : tools_line_number(config, "store_device") == store->st_dev &&
+                                                         tools_line_number(config, "store_inode") == store->st_ino);
+    if (same)
         return config;
     free(config);
     return NULL;
@@ -231,7 +220,7 @@ static char *mount_find(const struct ctl_model *model, const char *at, char *pat
         const struct ctl_mount *mount = &mounts.mount[i];
         if (!mount->usable || (at ? strcmp(mount->path, at) != 0 : strcmp(mount->source, model->store) != 0))
             continue;
-        config = mount_serves(mount->path, &store);
+        config = mount_serves(mount->path, model->store, &store);
         if (config)
             snprintf(path, room, "%s", mount->path);
     }
@@ -296,7 +285,8 @@ static char *model_mount(const struct arguments *a, const struct ctl_model *mode
         return NULL;
     }
     const struct timespec now[] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
-    utimensat(AT_FDCWD, model->store, now, 0); /* `ls` prints it; fails for another owner */
+    if (!model->in_place)
+        utimensat(AT_FDCWD, model->store, now, 0); /* `ls` prints it; fails for another owner */
     config = ctl_mount_probe(path, "config", PROBE_MS);
     if (!config)
         *rc = efs_fail(err, -ENOTCONN, "%s: the mount does not answer", path);
@@ -310,10 +300,10 @@ static int print_mount(const struct arguments *a, const struct ctl_model *model,
     char store[4200], budget[32], option[16];
     tools_line_path(config, "store", store, sizeof(store));
     if (a->json)
-        return ctl_print_json(json_pack("{s:s, s:s, s:s, s:I, s:s}", "name", model->name, "store", store, "mountpoint",
-                                        path, "budget_bytes", (json_int_t)tools_line_number(config, "budget_bytes"),
-                                        "serving_path",
-                                        tools_line_text(config, "serving_path", option, sizeof(option))));
+        return ctl_print_json(json_pack(
+            "{s:s, s:s, s:s, s:I, s:s, s:b}", "name", model->name, "store", store, "mountpoint", path, "budget_bytes",
+            (json_int_t)tools_line_number(config, "budget_bytes"), "serving_path",
+            tools_line_text(config, "serving_path", option, sizeof(option)), "in_place", (int)model->in_place));
     tools_line_text(config, "budget_size", budget, sizeof(budget));
     tools_line_text(config, "budget_option", option, sizeof(option));
     printf("%s on %s, budget %s%s; next: expertctl status %s, expertctl down %s\n", store, path, budget,
@@ -342,8 +332,11 @@ static int up_store(const struct arguments *a, const struct ctl_model *model, co
     char path[4096], *config = NULL;
     int status = CTL_FAILED;
     bool packs = model->kind == CTL_MODEL_CHECKPOINT && access(model->store, F_OK) < 0;
-    errint_t rc = packs ? check_gain(model, &err) : 0;
-    if (rc == 0 && (packs || !a->program))
+    errint_t rc = 0;
+    if (model->in_place)
+        fprintf(stderr, "expertctl: note: %s: packing would save %.1f %%: served in place\n", model->path,
+                100 * (1 - (double)model->checkpoint.store_bytes / (double)model->checkpoint.source_bytes));
+    if (packs || !a->program)
         rc = lock_take(&lock, folder, model, &err);
     if (rc == 0)
         rc = model_pack(a, model, folder, &status, &err);
