@@ -76,7 +76,7 @@ for number, command in enumerate(commands):
         left_out.append(f"{needed}: not installed for {python}")
         continue
     script.append(f"echo '== {number}'\n{command}")
-    if re.match(r"(fusermount3 -u|umount|systemctl stop)", command):
+    if re.match(r"(fusermount3 -u|umount|systemctl stop|expertctl down)", command):
         script.append(f"gone {'/srv/gguf' if 'gguf' in command else '/srv/mnt'}")
 with open(scratch("script"), "w") as file:
     file.write("\n".join(script) + "\n")
@@ -90,7 +90,8 @@ check("all of its commands succeed", result.returncode == 0, f"{last!r}: exit {r
       f"{result.stderr[-2000:]}")
 told = {commands[number]: text for number, text in outputs.items()}
 expected = {"expertctl verify": "ok", "ls /srv/mnt": "config.json", "expertctl ls": "/srv/mnt", "expertctl get": "128 MiB",
-            "expertctl doctor": "good", "expertctl status": "problems", "cat /srv/mnt/.expertfs/profile": "live_"}
+            "expertctl doctor": "good", "expertctl status": "problems", "expertctl up -o budget=256M /srv/model": "next: ",
+            "expertctl warmup": "read from the store", "expertctl log": "info: ", "cat /srv/mnt/.expertfs/profile": "live_"}
 for begin, words in expected.items():
     texts = [text for command, text in told.items() if command.startswith(begin)]
     check(f"{begin}: tells what it is to tell", texts and all(words in text for text in texts), texts)
