@@ -5,7 +5,7 @@
  * For layer l and a stride of d layers the network maps x, the input of the router of layer l - d, to the probability
  * that an expert of layer l is chosen:
  *
- *     z = relu(A x' + a),  p = 1 / (1 + exp(-(B z + b))),  x' = x / |x| * sqrt(width)
+ *     z = relu(A x' + a),  p = 1 / (1 + exp(-(B z + b))),  x' = 16 x / |x|
  *
  * Training minimises the cross entropy of all experts by stochastic gradient descent, one token at a time, with a step
  * that falls linearly to 0. The published text describes networks that are trained offline on the states some layers
@@ -19,7 +19,8 @@
 
 #define HIDDEN 64u
 #define EPOCHS 12u
-#define STEP 0.02F /* of the first update */
+#define STEP 0.02F   /* of the first update */
+#define LENGTH 16.0F /* of x', at any width: so the effect of a step does not depend on the width */
 
 struct promoe {
     float *states; /* [sequences][width], scaled: the last known state */
@@ -78,12 +79,12 @@ static bool promoe_valid(struct efs_predictor *p)
 
 /* ---- states ------------------------------------------------------------------------------------------------------ */
 
-/* Scales a state to a mean square of 1, and appends the constant input 1. */
+/* Scales a state to LENGTH, and appends the constant input 1. */
 static void scale_state(const struct efs_predictor *p, const float *state, float *scaled)
 {
     float square = efs_predict_dot(state, state, state_width(p)), scale;
 
-    scale = square > 0 ? sqrtf((float)state_width(p) / square) : 0;
+    scale = square > 0 ? LENGTH / sqrtf(square) : 0;
     for (unsigned i = 0; i < state_width(p); i++)
         scaled[i] = scale * state[i];
     scaled[state_width(p)] = 1;
@@ -159,11 +160,11 @@ static void descend(const struct efs_predictor *p, float *weights, const float *
             add_scaled(weights + (size_t)h * inputs, x, -step * m->slope[h], inputs);
 }
 
-/* Starting weights: uniform with variance 2 / inputs in A, 0 elsewhere. */
+/* Starting weights: uniform in A, so that z has a variance of about 2, and 0 elsewhere. */
 static void start_weights(const struct efs_predictor *p, uint64_t *seed)
 {
     unsigned inputs = state_width(p) + 1;
-    float most = sqrtf(6 / (float)inputs);
+    float most = sqrtf(6) / LENGTH;
 
     for (unsigned d = 1; d <= p->distances; d++)
         for (unsigned l = 0; l < p->layers; l++) {

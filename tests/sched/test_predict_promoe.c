@@ -3,7 +3,7 @@
 #include "test.h"
 #include "predict_cases.h"
 
-enum { HEADER = 64, CHECKSUM_AT = 56, INPUTS = WIDTH + 1 };
+enum { HEADER = 64, CHECKSUM_AT = 56, INPUTS = WIDTH + 1, WIDE = 4000 };
 
 /* A saved predictor: the header, the networks, and whether they are trained. */
 struct saved {
@@ -50,9 +50,9 @@ static void observe(struct efs_predictor *p, unsigned layer, float x, float y)
 }
 
 /*
- * The network for layer 1 from layer 0 has z0 = relu(x'), z1 = relu(0.5 - y'), p0 = s(z0 - 1), p3 = s(2 z1 + z0), all
- * others s(0), with s(t) = 1 / (1 + exp(-t)). (3, 4) is scaled by sqrt(2) / 5: x' = 0.848528, y' = 1.131371, so z0 =
- * 0.848528 and z1 = 0. (0, -1) is scaled to (0, -1.414214): z0 = 0, z1 = 1.914214.
+ * The network for layer 1 from layer 0 has z0 = relu(x' / 10), z1 = relu(0.5 - y' / 10), p0 = s(z0 - 1), p3 = s(2 z1 +
+ * z0), and s(0) for the rest, with s(t) = 1 / (1 + exp(-t)). (3, 4) is scaled to (9.6, 12.8): z0 = 0.96, z1 = 0. (0,
+ * -1) is scaled to (0, -16): z0 = 0, z1 = 2.1.
  */
 TEST(network_by_hand)
 {
@@ -62,8 +62,8 @@ TEST(network_by_hand)
     const uint32_t trained = 1;
 
     assert_int_equal(s.size, HEADER + 4 + 4 * 2 * LAYERS * (s.hidden * INPUTS + EXPERTS * (s.hidden + 1)));
-    a[0] = 1;
-    a[INPUTS + 1] = -1;
+    a[0] = 0.1F;
+    a[INPUTS + 1] = -0.1F;
     a[INPUTS + 2] = 0.5F;
     b[0] = 1;
     b[s.hidden] = -1;
@@ -73,9 +73,9 @@ TEST(network_by_hand)
     assert_int_equal(load(p, &s), 0);
     assert_int_equal(efs_predict_begin(p, 1), 0);
     observe(p, 0, 3, 4);
-    assert_probable(p, 1, 1, (double[EXPERTS]){0.462204, 0.5, 0.5, 0.700254, 0.5, 0.5});
+    assert_probable(p, 1, 1, (double[EXPERTS]){0.490001, 0.5, 0.5, 0.723122, 0.5, 0.5});
     observe(p, 0, 0, -1);
-    assert_probable(p, 1, 1, (double[EXPERTS]){0.268941, 0.5, 0.5, 0.978723, 0.5, 0.5});
+    assert_probable(p, 1, 1, (double[EXPERTS]){0.268941, 0.5, 0.5, 0.985226, 0.5, 0.5});
     assert_probable(p, 1, 2, (double[EXPERTS]){0.5, 0.5, 0.5, 0.5, 0.5, 0.5}); /* a network of its own */
     observe(p, 2, 3, 4); /* the next layer belongs to the next token */
     assert_probable(p, 1, 1, (double[EXPERTS]){0});
@@ -127,6 +127,35 @@ TEST(training_learns_choices)
         observe(p, 0, i ? -4 : 4, 1);
         assert_int_equal(chosen_pair(p, 1), i ? 4 * 5 : 2 * 3);
         assert_int_equal(chosen_pair(p, 2), i ? 2 * 3 : 0 * 1);
+    }
+    efs_predictor_free(p);
+}
+
+/* A state of 4,000 numbers, of which one counts. */
+static void read_wide(void *from, uint64_t token, unsigned layer, uint16_t *experts, float *state)
+{
+    for (unsigned i = 0; i < WIDE; i++)
+        state[i] = 0.1F;
+    read_sample(from, token, layer, experts, state);
+}
+
+TEST(wide_states_are_learned)
+{
+    struct efs_predict_samples wide = samples;
+    struct efs_predict_config config = small;
+    uint16_t experts[CHOSEN];
+    float wide_state[WIDE];
+
+    wide.read = read_wide;
+    config.state_width = WIDE;
+    struct efs_predictor *p = predictor_new(&config, EFS_PREDICT_PROMOE);
+    assert_int_equal(efs_predict_train(p, &wide), 0);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    for (unsigned token = 0; token < 2; token++) {
+        read_wide(NULL, token, 0, experts, wide_state);
+        const struct efs_predict_observation seen = {.experts = experts, .count = CHOSEN, .state = wide_state};
+        assert_int_equal(efs_predict_observe(p, 1, &seen), 0);
+        assert_int_equal(chosen_pair(p, 1), token ? 4 * 5 : 2 * 3);
     }
     efs_predictor_free(p);
 }
