@@ -64,10 +64,10 @@ static errint_t budget_check_memory(struct efs *fs, uint64_t bytes)
     return rc;
 }
 
-errint_t efs_budget_add_segment(struct efs *fs)
+errint_t efs_budget_add_segment(struct efs *fs, bool may_evict)
 {
     uint64_t bytes = fs->arena.segment_bytes, budget = fs->account.budget_bytes, used;
-    if (fs->arena.segment_count == fs->arena.segment_max)
+    if (fs->arena.segment_count == fs->arena.segment_max || (!may_evict && !efs_budget_has_segment(fs)))
         return -ENOMEM;
     while ((used = fs->account.used_bytes) + bytes > budget) {
         uint64_t before = fs->account.bytes[EFS_ACCOUNT_FULL];
@@ -137,11 +137,6 @@ void efs_budget_retire(struct efs *fs)
         efs_defer_read(fs, &r->request);
         efs_in_flight_begin(fs);
     }
-}
-
-bool efs_budget_is_retiring(const struct efs *fs)
-{
-    return fs->budget->retirement.busy;
 }
 
 /* Retires the segment with the most free room, if possible one without long-term references; one with such references
@@ -236,8 +231,7 @@ void efs_budget_shrink(struct efs *fs)
  * segment, or the end of a copy. Each requests EFS_RETRY_BUDGET at its end. */
 static bool budget_will_free(const struct efs *fs)
 {
-    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || fs->budget->retirement.busy || efs_full_will_free(fs) ||
-           segments_retiring_soon(fs);
+    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || efs_full_will_free(fs) || segments_retiring_soon(fs);
 }
 
 static bool budget_is_settled(const struct efs *fs)

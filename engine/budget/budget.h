@@ -74,10 +74,10 @@ static inline uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segme
     uint64_t more = segments > fs->arena.segment_count ? segments - fs->arena.segment_count : 0;
     return fs->account.used_bytes + more * fs->arena.segment_bytes;
 }
-/* Adds a segment to the chunk pool; evicts full experts if the pool is below its plan, or needs more for coded experts,
- * and the budget is used up. 0; -EAGAIN: memory is being freed, or segments are being prepared: waiters are retried
- * then; -ENOMEM. */
-errint_t efs_budget_add_segment(struct efs *fs);
+/* Adds a segment to the chunk pool. may_evict: evicts full experts if the pool is below its plan, or needs more for
+ * coded experts, and the budget is used up; else only if efs_budget_has_segment(). 0; -EAGAIN: memory is being freed,
+ * or segments are being prepared: waiters are retried then; -ENOMEM. */
+errint_t efs_budget_add_segment(struct efs *fs, bool may_evict);
 /* Whether the chunk pool can get a segment within plan, budget and free memory, without evictions. */
 bool efs_budget_has_segment(struct efs *fs);
 /* Limit of the chunks that clients hold: half of the planned chunk pool, but at least a quarter of the budget that is
@@ -117,7 +117,6 @@ void efs_budget_destroy(struct efs *fs);
 void efs_budget_close_in_child(struct efs *fs); /* efs_budget_destroy() in a forked process */
 /* EFS_RETRY_SEGMENTS: starts to release a retiring segment that is empty. */
 void efs_budget_retire(struct efs *fs);
-bool efs_budget_is_retiring(const struct efs *fs); /* a segment is being released */
 
 /* ---- effective.c ---- */
 /* EFS_RETRY_BUDGET: adjusts the effective budget to the last reading of the memory that is left: down at once, up in

@@ -31,7 +31,7 @@ static void prefault_next(struct efs *fs)
         return;
     if (efs_extents_has_evict_first(fs))
         return; /* that goes before the pool grows */
-    if (!efs_budget_has_segment(fs) || efs_grow_add_segment(fs) < 0)
+    if (efs_budget_add_segment(fs, false) < 0)
         return;
     n->fs = fs;
     n->busy = true;

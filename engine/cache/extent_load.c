@@ -32,7 +32,7 @@ static bool extents_reclaim(struct efs *fs, enum efs_load_reason why)
 {
     if (efs_extents_evict(fs, true) == EFS_EVICTED_ONE)
         return true;
-    errint_t rc = fs->hooks->add_segment(fs);
+    errint_t rc = fs->hooks->add_segment(fs, true);
     if (rc == -EAGAIN || rc == 0)
         return rc == 0;
     if (why == EFS_LOAD_PREFETCH)
@@ -105,7 +105,7 @@ static errint_t extent_alloc_empty(struct efs *fs, uint32_t extent, unsigned com
 {
     struct efs_extent *x = &fs->extents->at[extent];
     while (!extent_alloc_components(fs, x, components))
-        if (!fs->hooks->has_segment(fs) || fs->hooks->add_segment(fs) < 0) {
+        if (fs->hooks->add_segment(fs, false) < 0) {
             extent_free_components(fs, x, components);
             return -EAGAIN;
         }

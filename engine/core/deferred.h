@@ -66,9 +66,7 @@ struct efs_deferred {
  * complete_items. */
 struct efs_hooks {
     void (*retry[EFS_RETRY_COUNT])(struct efs *fs);
-    /* efs_budget_add_segment(), efs_budget_has_segment() */
-    errint_t (*add_segment)(struct efs *fs);
-    bool (*has_segment)(struct efs *fs);
+    errint_t (*add_segment)(struct efs *fs, bool may_evict); /* efs_budget_add_segment() */
     /* a layer requests these experts (numbers in the policy's layer); called before the policy counts it */
     void (*plan_request)(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
     void (*warm_done)(struct efs *fs, uint32_t extent,

@@ -57,7 +57,6 @@ static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget
                                                  [EFS_RETRY_ADMIT] = efs_admission_run,
                                                  [EFS_RETRY_PLAN] = efs_plan_thread_replan},
                                        .add_segment = efs_budget_add_segment,
-                                       .has_segment = efs_budget_has_segment,
                                        .plan_request = efs_plan_thread_record,
                                        .warm_done = efs_prefetcher_fill_done,
                                        .prefetch_done = efs_prefetcher_load_done,
