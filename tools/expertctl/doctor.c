@@ -7,6 +7,7 @@
 #include "expertfs-private.h"
 #include "control_file.h"
 #include "info_checkpoint.h"
+#include "mountpoint.h"
 #include "options.h"
 #include "size.h"
 
@@ -14,14 +15,12 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <liburing.h>
-#include <linux/capability.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -52,13 +51,6 @@ __attribute__((format(printf, 4, 5))) static void report(struct doctor *d, enum 
     d->wrong += finding == WRONG;
 }
 
-static bool privileged(void)
-{
-    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
-    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & (1u << CAP_SYS_ADMIN));
-}
-
 /* ---- the machine ---- */
 
 static void doctor_processor(struct doctor *d)
@@ -80,7 +72,7 @@ static void doctor_kernel(struct doctor *d)
     unsigned major = 0, minor = 0;
     if (uname(&name) == 0)
         sscanf(name.release, "%u.%u", &major, &minor);
-    bool root = privileged(), passes = major * 1000 + minor >= 6009, maps = major * 1000 + minor >= 6006;
+    bool root = ctl_may_mount(), passes = major * 1000 + minor >= 6009, maps = major * 1000 + minor >= 6006;
     report(d, passes && root ? GOOD : SLOWER, "passthrough",
            !passes ? "Linux %u.%u cannot; from 6.9 on the kernel serves open experts itself"
            : !root ? "Linux %u.%u without CAP_SYS_ADMIN: mount as root, or experts are read like other files"

@@ -33,6 +33,8 @@ void ctl_mounts_free(struct ctl_mounts *mounts);
 /* The path of the only mount of type fuse.expertfs that this user may use; the caller frees it with free(). -ENOENT: no
  * mount; -E2BIG: several mounts, which err lists. */
 errint_t ctl_mount_only(char **root, struct efs_error *err);
+/* Whether this process may mount and unmount itself, by CAP_SYS_ADMIN; else fusermount3 does it. */
+bool ctl_may_mount(void);
 /* As tools_control_read(), but gives up when the daemon sends nothing for timeout_ms. The caller frees the text. NULL:
  * no answer in time, an error, or an empty file. */
 char *ctl_mount_probe(const char *root, const char *file, int timeout_ms);

@@ -5,6 +5,7 @@
 #include "expertctl.h"
 #include "expertfs-private.h"
 #include "mountpoint.h"
+#include "run_ggml.h"
 #include "run_mount.h"
 
 #include <errno.h>
@@ -160,6 +161,9 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
 {
     char plugin[4096];
     bool found = plugin_find(plugin, sizeof(plugin));
+    errint_t rc = found ? ctl_run_check_ggml(r->words[0], plugin, r->root != NULL, err) : 0;
+    if (rc < 0)
+        return rc;
     if (found)
         environment_backend(plugin);
     else if (!r->root)

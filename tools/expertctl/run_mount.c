@@ -2,6 +2,8 @@
 /* run_mount.c - see run_mount.h. */
 #include "run_mount.h"
 
+#include "mountpoint.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -120,6 +122,16 @@ static errint_t folder_make(struct ctl_run_mount *mount, struct efs_error *err)
     return mkdir(mount->path, 0700) < 0 ? efs_fail(err, -errno, "%s: %s", mount->path, strerror(errno)) : 0;
 }
 
+/* fusermount3 (3.14) mounts without /etc/mtab, but does not unmount: the mount would stay. */
+static errint_t check_mtab(struct efs_error *err)
+{
+    if (ctl_may_mount() || access("/etc/mtab", R_OK) == 0)
+        return 0;
+    return efs_fail(err, -errno,
+                    "/etc/mtab: %s: fusermount3 could not unmount\nhint: as root: ln -s /proc/self/mounts /etc/mtab",
+                    strerror(errno));
+}
+
 errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, const char *options, struct efs_error *err)
 {
     int life[2] = {-1, -1}, ready[2] = {-1, -1};
@@ -127,12 +139,15 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
     ssize_t n = 0;
     sigset_t all, mask;
     mount->life = -1;
+    errint_t rc = check_mtab(err);
+    if (rc < 0)
+        return rc;
     /* No signal may end this process after folder_make() and before fork(): the supervisor removes the folder, and
      * keeps the signals blocked. */
     sigfillset(&all);
     sigdelset(&all, SIGALRM);
     sigprocmask(SIG_BLOCK, &all, &mask);
-    errint_t rc = folder_make(mount, err);
+    rc = folder_make(mount, err);
     if (rc == 0 && (pipe2(life, O_CLOEXEC) < 0 || pipe2(ready, O_CLOEXEC) < 0))
         rc = efs_fail(err, -errno, "pipe: %s", strerror(errno));
     fflush(NULL);
