@@ -46,6 +46,10 @@ os.environ["XDG_DATA_HOME"] = os.path.join(SCRATCH, "data")  # stores and mount 
 def _clean():
     for mount in list(_mounts):
         mount.abandon()
+    with open("/proc/mounts") as table:  # of `expertctl up`
+        for line in table:
+            if SCRATCH in line and " fuse.expertfs " in line:
+                subprocess.run(["fusermount3", "-uzq", line.split()[1].encode().decode("unicode_escape")], check=False)
     shutil.rmtree(SCRATCH, ignore_errors=True)
 
 

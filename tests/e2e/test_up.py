@@ -221,6 +221,49 @@ if os.geteuid() == 0:
     result = run("unshare", "-m", "sh", "-c", 'mount --make-rprivate / && umount -a -t fuse.expertfs; "$1" up "$2" "$3" >/dev/null && '
                  '"$1" up "$2" "$4" >/dev/null && "$1" down --all; "$1" ls | grep -c " on "', "sh", expertctl, store, own, own + "2")
     check("--all: all mounts of this user", result.stdout == "0\n" and not result.stderr, result)
+print("-- interrupted, and without mkexpertfs's success")
+other = scratch("bin")
+os.makedirs(other)
+shutil.copy(expertctl, f"{other}/expertctl")
+fresh = make_model("fresh", *NARROW)
+for what, script, status, says in (("Ctrl-C", "kill -INT $PPID; exit 130", 130, "expertctl: interrupted"),
+                                   ("a failure", "echo mkexpertfs: no luck >&2; exit 1", 1, "mkexpertfs: no luck")):
+    with open(f"{other}/mkexpertfs", "w") as file:
+        file.write(f"#!/bin/sh\n{script}\n")
+    os.chmod(f"{other}/mkexpertfs", 0o755)
+    before = files_below(DATA)
+    result = run(f"{other}/expertctl", "up", fresh)
+    check(f"{what} while it packs: exit {status}, nothing is left", result.returncode == status and says in result.stderr and
+          files_below(DATA) == before, (result, set(files_below(DATA)) - set(before)))
+    result = run(f"{other}/expertctl", "up", fresh, "--", "true", "{}")
+    check(f"{what}, with a program", result.returncode == (130 if status == 130 else 125) and files_below(DATA) == before, result)
+os.remove(f"{other}/mkexpertfs")
+
+print("-- a user without privileges")
+for name in ("expertfs", "mkexpertfs"):
+    shutil.copy(program(name), f"{other}/{name}")
+hidden = Mount(store, "budget=64M", name="hidden")
+result = as_nobody("""
+    set -e
+    export XDG_DATA_HOME="$2/data" HOME="$2"
+    "$3/expertctl" up "$4" >/dev/null
+    "$3/expertctl" ls
+    "$3/expertctl" status | head -n 1
+    "$3/expertctl" down "$5" 2>&1 || true
+    "$3/expertctl" down --all
+    "$3/expertctl" status 2>&1 || true
+    ls "$2/data/expertfs"
+    """, other, fresh, hidden.path)
+if result is not None:
+    lines = result.stdout.splitlines()
+    check("packs, mounts, unmounts", result.returncode == 0 and re.fullmatch(r"fresh-\w+\.efs", lines[-1]), result)
+    check("ls: the mounts of all users", any(line.endswith(f"fresh by nobody") for line in lines) and
+          any(line.endswith(f"{hidden.path} by root") for line in lines), lines)
+    check("status: the own mount, not those that may not be read", any("/data/expertfs/fresh serves " in line for line in lines), lines)
+    check("down of another user's mount", any("only the user who mounted it, and root, may unmount it" in line for line in lines), lines)
+    check("status without an own mount", "expertctl: there is no mount of expertfs that you may read" in lines, lines)
+hidden.unmount()
+
 print("-- reclaim")
 same = shutil.copytree(model, scratch("reclaimed/model"))
 result = ctl("up", "--reclaim", same, stdin=subprocess.DEVNULL)

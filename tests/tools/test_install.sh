@@ -23,6 +23,7 @@ done
 [ "$(readlink "$root$prefix/sbin/mount.expertfs")" = $prefix/bin/expertfs ] || wrong "mount.expertfs is no link to expertfs"
 grep -v '^#' "$root$prefix/etc/expertfs/example.conf" | grep -q . && wrong "a line of the sample is in effect"
 unit="$root$prefix/lib/systemd/system/expertfs@.service"
+grep -qx 'AssertPathExists=/etc/expertfs/%i.conf' "$unit" || wrong "starting a name that is not configured does not fail"
 grep -q '@[A-Z]*@' "$unit" && wrong "the unit has a place that was not filled in"
 if command -v systemd-analyze >/dev/null; then # it reads units without a running systemd
     exposure=$(systemd-analyze security --offline=true --threshold=50 "$unit" 2>&1 | grep -i overall) || wrong "the unit is more exposed than 5.0: $exposure"

@@ -100,9 +100,11 @@ static const struct tools_command command = {
 struct up_lock {
     char path[4400]; /* NAME.efs.lock in the folder of stores */
     int fd;          /* -1: not locked */
+    sigset_t mask;   /* before lock_take() blocked SIGINT */
 };
 
-/* Waits for the lock. The folder of stores is made if it is missing. */
+/* Waits for the lock, and blocks SIGINT, which a terminal sends to mkexpertfs, too: that cleans up and ends first. The
+ * folder of stores is made if it is missing. */
 static errint_t lock_take(struct up_lock *lock, const char *folder, const struct ctl_model *model,
                           struct efs_error *err)
 {
@@ -124,6 +126,11 @@ static errint_t lock_take(struct up_lock *lock, const char *folder, const struct
         close(fd); /* its owner has removed it meanwhile */
         lock->fd = -1;
     }
+    sigset_t interrupt;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    if (rc == 0)
+        sigprocmask(SIG_BLOCK, &interrupt, &lock->mask);
     return rc;
 }
 
@@ -134,6 +141,7 @@ static void lock_drop(struct up_lock *lock)
     unlink(lock->path);
     close(lock->fd);
     lock->fd = -1;
+    sigprocmask(SIG_SETMASK, &lock->mask, NULL);
 }
 
 static errint_t check_space(const struct ctl_model *model, const char *folder, struct efs_error *err)
@@ -155,12 +163,11 @@ static errint_t check_space(const struct ctl_model *model, const char *folder, s
 }
 
 /* Runs mkexpertfs. *status: the exit status of `up` if it failed, after its message. */
-static errint_t pack_run(const struct arguments *a, const struct ctl_model *model, int *status)
+static errint_t pack_run(const struct arguments *a, const struct ctl_model *model, const sigset_t *mask, int *status)
 {
     const char *words[8] = {"mkexpertfs"};
     char source[16], packed[16];
     size_t count = 1;
-    sigset_t interrupt, mask;
     if (a->reclaim)
         words[count++] = "--reclaim";
     if (a->yes)
@@ -171,24 +178,20 @@ static errint_t pack_run(const struct arguments *a, const struct ctl_model *mode
     fprintf(stderr, "expertctl: packing %s, %s, into %s, about %s\n", model->path,
             tools_size_print(model->checkpoint.source_bytes, source, sizeof(source)), model->store,
             tools_size_print(model->checkpoint.store_bytes, packed, sizeof(packed)));
-    sigemptyset(&interrupt);
-    sigaddset(&interrupt, SIGINT); /* a terminal sends it to mkexpertfs, too, which cleans up and ends first */
-    sigprocmask(SIG_BLOCK, &interrupt, &mask);
-    int ended = ctl_program_run(words, &mask, true);
+    int ended = ctl_program_run(words, mask, true);
     bool exited = ended >= 0 && WIFEXITED(ended);
     *status = !exited ? CTL_FAILED : WEXITSTATUS(ended) > 2 ? WEXITSTATUS(ended) : CTL_FAILED;
-    sigprocmask(SIG_SETMASK, &mask, NULL);
     return exited && WEXITSTATUS(ended) == 0 ? 0 : -ECHILD;
 }
 
 /* Packs a checkpoint that has no store yet. -ECHILD: mkexpertfs failed and has printed why. */
-static errint_t model_pack(const struct arguments *a, const struct ctl_model *model, const char *folder, int *status,
-                           struct efs_error *err)
+static errint_t model_pack(const struct arguments *a, const struct ctl_model *model, const char *folder,
+                           const sigset_t *mask, int *status, struct efs_error *err)
 {
     if (model->kind != CTL_MODEL_CHECKPOINT || access(model->store, F_OK) == 0)
         return 0;
     errint_t rc = a->reclaim ? 0 : check_space(model, folder, err);
-    return rc == 0 ? pack_run(a, model, status) : rc;
+    return rc == 0 ? pack_run(a, model, mask, status) : rc;
 }
 
 /* ---- mounting ---------------------------------------------------------------------------------------------------- */
@@ -252,12 +255,11 @@ static errint_t mountpoint_make(const struct arguments *a, const struct ctl_mode
 
 /* Mounts the store and returns the config of the mount. NULL: failed; *rc is -ECHILD after a message, else err has one.
  */
-static char *model_mount(const struct arguments *a, const struct ctl_model *model, char *path, size_t room,
-                         errint_t *rc, struct efs_error *err)
+static char *model_mount(const struct arguments *a, const struct ctl_model *model, const sigset_t *mask, char *path,
+                         size_t room, errint_t *rc, struct efs_error *err)
 {
     const char *words[8] = {"expertfs"};
     size_t count = 1;
-    sigset_t mask;
     char *config = a->given.count == 2 ? NULL : mount_find(model, NULL, path, room);
     if (config) {
         if (a->options)
@@ -279,8 +281,7 @@ static char *model_mount(const struct arguments *a, const struct ctl_model *mode
     words[count++] = "--";
     words[count++] = model->store;
     words[count++] = path;
-    sigprocmask(SIG_BLOCK, NULL, &mask);
-    if (ctl_program_run(words, &mask, false) != 0) {
+    if (ctl_program_run(words, mask, false) != 0) {
         *rc = -ECHILD;
         return NULL;
     }
@@ -339,9 +340,9 @@ static int up_store(const struct arguments *a, const struct ctl_model *model, co
     if (packs || !a->program)
         rc = lock_take(&lock, folder, model, &err);
     if (rc == 0)
-        rc = model_pack(a, model, folder, &status, &err);
+        rc = model_pack(a, model, folder, &lock.mask, &status, &err);
     if (rc == 0 && !a->program)
-        config = model_mount(a, model, path, sizeof(path), &rc, &err);
+        config = model_mount(a, model, &lock.mask, path, sizeof(path), &rc, &err);
     lock_drop(&lock);
     if (rc < 0)
         return rc == -ECHILD ? status : ctl_fail(rc, &err);
