@@ -212,8 +212,8 @@ EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_
 EFS_API int efs_client_event(struct efs_client_request *request);
 /*
  * Wait for all experts: 0, or the error of the first in needs that failed. All must fit into memory at once, coded ones
- * into half of the planned chunk pool. -EDEADLK: the experts that are not loaded have no room while this request holds
- * the loaded ones (a mount reports it over its socket); the request stays valid for efs_client_wait_any() and drops.
+ * into half of the planned chunk pool. -EDEADLK, at once: they do not (a mount reports it over its socket); the request
+ * stays valid for efs_client_wait_any() and drops. A request that waits for memory holds none.
  */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
 /* The tensors of a loaded expert, in the order of its file; valid until it is dropped. -EAGAIN: not loaded yet; the

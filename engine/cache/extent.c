@@ -127,6 +127,11 @@ uint32_t efs_extents_ready(const struct efs *fs)
     return fs->extents->ready_count;
 }
 
+bool efs_extents_none_wait(const struct efs *fs)
+{
+    return !fs->extents->waiting;
+}
+
 bool efs_extents_are_idle(const struct efs *fs)
 {
     return !fs->extents->waiting && fs->extents->loads[EFS_LOAD_DEMAND] == 0 &&

@@ -179,6 +179,7 @@ uint32_t efs_extents_ready(const struct efs *fs); /* whole extents */
 /* Whether no load is in flight, all references are of waiters with `long_term`, and no memory is being freed: no memory
  * becomes available until a client drops an expert. */
 bool efs_extents_only_long_refs(const struct efs *fs);
+bool efs_extents_none_wait(const struct efs *fs); /* for memory */
 /* Whether no extent waits for memory and no demand load or read-ahead is in flight. */
 bool efs_extents_are_idle(const struct efs *fs);
 uint32_t efs_extents_loads(const struct efs *fs, enum efs_load_reason why); /* in flight */

@@ -100,6 +100,7 @@ static void deferred_release_lock(struct efs *fs)
 {
     assert(efs_account_adds_up(&fs->account, (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes));
     assert(efs_account_is_within_budget(&fs->account, fs->arena.segment_bytes));
+    assert(fs->hooks->is_live(fs));
     pthread_mutex_unlock(&fs->lock);
 }
 

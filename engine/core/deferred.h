@@ -77,6 +77,8 @@ struct efs_hooks {
      * else further ones may follow. Called before memory changes for the request */
     void (*prefetch_request)(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens,
                              uint32_t count, bool named);
+    /* For assertions: whether whatever waits for memory will be retried: memory is pinned, in flight or being freed */
+    bool (*is_live)(const struct efs *fs);
     void (*free_memfiles)(struct efs *fs, struct efs_memfile *memfiles);
     void (*start_loads)(struct efs *fs, struct efs_request_item *starts);
     void (*complete_items)(struct efs *fs, struct efs_request_item *answers);

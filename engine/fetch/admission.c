@@ -19,7 +19,6 @@
 #include "budget.h"
 #include "cache.h"
 
-#include <assert.h>
 #include <errno.h>
 
 /* Whether memory is pinned, in flight or being freed: some will become available. */
@@ -201,7 +200,14 @@ static void admission_run(struct efs *fs)
     fs->admission_starved = (rc == -EAGAIN || rc == -EBUSY) && !efs_extents_only_long_refs(fs);
     if (starved && !fs->admission_starved)
         efs_retry(fs, EFS_RETRY_EXTENTS);
-    assert(fs->items_waiting == 0 || memory_will_come(fs));
+}
+
+bool efs_admission_is_live(const struct efs *fs)
+{
+    bool retried = fs->queue_starts || fs->deferred.admitted || fs->deferred.retries & 1u << EFS_RETRY_ADMIT;
+    bool in_flight = !efs_extents_only_long_refs(fs);
+    return (fs->items_waiting == 0 || retried || memory_will_come(fs)) &&
+           (!fs->admission_starved || retried || in_flight) && (efs_extents_none_wait(fs) || retried || in_flight);
 }
 
 void efs_admission_run(struct efs *fs)

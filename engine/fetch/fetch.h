@@ -132,6 +132,9 @@ struct efs_leases {
 /* Appends a request and admits what it can. */
 void efs_admission_enqueue(struct efs *fs, struct efs_request *request);
 void efs_admission_run(struct efs *fs); /* EFS_RETRY_ADMIT: admits requests in order while there is memory */
+/* efs_hooks.is_live: whether requests and extents that wait will be retried. True whenever the lock is released: if
+ * something waits, then memory is pinned by a request that has all that it needs, or in flight, or being freed. */
+bool efs_admission_is_live(const struct efs *fs);
 /* Takes the items for which cancelled() is true off the queue; they end with -ECANCELED when the lock is released. */
 typedef bool efs_cancel_item_fn(const struct efs_request_item *item, const void *arg);
 void efs_admission_cancel(struct efs *fs, efs_cancel_item_fn *cancelled, const void *arg);

@@ -61,6 +61,7 @@ static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget
                                        .warm_done = efs_prefetcher_fill_done,
                                        .prefetch_done = efs_prefetcher_load_done,
                                        .prefetch_request = efs_prefetcher_requested,
+                                       .is_live = efs_admission_is_live,
                                        .free_memfiles = efs_full_memfiles_free,
                                        .start_loads = efs_items_start,
                                        .complete_items = efs_items_answer};
