@@ -271,8 +271,10 @@ rm -r "$dir/state"
 run 0 "$moe_replay" --store "$dir/m.efs" --budget 50% --tokens 50 --policy zipmoe,lru "$dir/long.route"
 warns 'measuring'
 says 'mapped onto [0-9]* layers of [0-9]* experts: layers and experts modulo'
-run 0 "$moe_replay" --store "$dir/m.efs" --budget 50% --tokens 50 --policy lru "$dir/long.route"
-[ ! -s "$dir/err" ] || complain "measured again: $(cat "$dir/err")"
+if ! grep -q 'the machine is busy, the profile is not saved' "$dir/err"; then
+    run 0 "$moe_replay" --store "$dir/m.efs" --budget 50% --tokens 50 --policy lru "$dir/long.route"
+    [ ! -s "$dir/err" ] || complain "measured again: $(cat "$dir/err")"
+fi
 
 # Ctrl-C: the results until then, as a table and as JSON
 "$moe_replay" --profile "$profile" --policy $all --json "$dir/cut.json" --batch 1,4,16 \
