@@ -117,6 +117,7 @@ class Replay:
         self.work = tempfile.TemporaryDirectory(prefix="replay-", dir=WORK)
         # passive: OpenMP threads must not spin between experts, because the daemon decodes on the same cores
         self.env = {**os.environ, "OMP_WAIT_POLICY": "passive", "EXPERTFS_STATE": os.path.join(self.work.name, "profile")}
+        os.mkdir(self.env["EXPERTFS_STATE"])  # stays empty if the machine is too busy for a profile
         # this run also measures and saves the profile
         self.all_bytes = self.play(["--store", store, "--budget", "100%", "--policy", "lru", "--tokens", "1"])[0]["budget_bytes"]
 
