@@ -390,6 +390,7 @@ EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t r
     X(io_uring, gauge, "", "1: io_uring, 0: pread")                                                                    \
     X(direct_io, gauge, "", "1: the store is read with O_DIRECT")                                                      \
     X(guessed_extents, counter, "", "extents read since their expert was guessed to be asked for")                     \
+    X(reads_small, counter, "", "of reads_c and reads_m, those of a few pages of a tensor that is not in memory")      \
     X(reads_edge, counter, "", "of reads_m, those that read one shard alone: what was read around another expert")     \
     X(coded, counter, "", "experts asked for in coded form")                                                           \
     X(coded_c, counter, "", "of them, those whose chunks were all in memory")                                          \

@@ -194,6 +194,13 @@ size_t efs_cascade_head_bytes(size_t n)
     return EFS_SHORT_HEADER + 2 * ((n + (1u << EFS_SHORT_SPAN_MIN) - 1) >> EFS_SHORT_SPAN_MIN);
 }
 
+void efs_cascade_locate_sm(enum efs_format format, size_t n, size_t first, size_t count,
+                           struct efs_cascade_range *range)
+{
+    range->sm_begin = format == EFS_FORMAT_BYTES ? 0 : sm_offset(format, first);
+    range->sm_end = format == EFS_FORMAT_BYTES ? 0 : sm_end_offset(format, first + count, n);
+}
+
 int efs_cascade_locate(enum efs_format format, const uint8_t *head, size_t head_bytes, size_t chunk_bytes, size_t n,
                        size_t first, size_t count, struct efs_cascade_range *range)
 {
@@ -208,8 +215,7 @@ int efs_cascade_locate(enum efs_format format, const uint8_t *head, size_t head_
     range->code_end = range->code_begin;
     for (uint32_t s = (uint32_t)(first >> chunk.span_log2); s <= (first + count - 1) >> chunk.span_log2; s++)
         range->code_end += efs_short_length(&chunk, s);
-    range->sm_begin = format == EFS_FORMAT_BYTES ? 0 : sm_offset(format, first);
-    range->sm_end = format == EFS_FORMAT_BYTES ? 0 : sm_end_offset(format, first + count, n);
+    efs_cascade_locate_sm(format, n, first, count, range);
     return 0;
 }
 

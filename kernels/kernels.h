@@ -133,6 +133,10 @@ struct efs_cascade_range {
     size_t sm_begin, sm_end;       /* of the SM-chunk; both 0 for BYTES */
 };
 size_t efs_cascade_head_bytes(size_t n);
+/* Sets sm_begin and sm_end of *range for elements [first, first + count), count > 0, of a shard of n, which include
+ * them: they do not depend on the E-chunk. */
+void efs_cascade_locate_sm(enum efs_format format, size_t n, size_t first, size_t count,
+                           struct efs_cascade_range *range);
 /* Sets *range for elements [first, first + count), count > 0, of a shard of n. -EUCLEAN: not a well-formed head of a
  * chunk of chunk_bytes bytes with short spans and n symbols; -EINVAL: the range ends past n. */
 int efs_cascade_locate(enum efs_format format, const uint8_t *head, size_t head_bytes, size_t chunk_bytes, size_t n,

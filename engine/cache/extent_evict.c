@@ -7,6 +7,7 @@
 #include "extent_internal.h"
 
 #include "cache.h"
+#include "fragment.h"
 
 static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_first, bool prefetched)
 {
@@ -73,6 +74,8 @@ void efs_extents_evict_all(struct efs *fs)
         const struct efs_extent *x = &fs->extents->at[i];
         if (x->refs == 0 && x->state == EFS_EXTENT_IDLE && x->resident)
             efs_extent_evict(fs, i, x->resident);
+    }
+    while (efs_fragments_evict(fs)) {
     }
     fs->extents->reclaiming = false;
     efs_retry(fs, EFS_RETRY_SEGMENTS);
@@ -149,6 +152,7 @@ static bool extent_drop_one_retiring(struct efs *fs, const struct efs_lru *list)
 
 void efs_extents_drop_retiring(struct efs *fs)
 {
+    efs_fragments_drop_retiring(fs);
     while (extent_drop_one_retiring(fs, &fs->extents->scan) || extent_drop_one_retiring(fs, &fs->extents->evictable))
         efs_retry(fs, EFS_RETRY_SEGMENTS);
 }

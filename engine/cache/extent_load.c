@@ -10,6 +10,7 @@
 #include "container.h"
 #include "record.h"
 #include "cache.h"
+#include "fragment.h"
 #include "sys.h"
 
 #include <assert.h>
@@ -37,7 +38,11 @@ static bool extents_reclaim(struct efs *fs, enum efs_load_reason why)
         return rc == 0;
     if (why == EFS_LOAD_PREFETCH)
         return efs_extents_evict_unneeded(fs);
+    if (efs_fragments_are_many(fs) && efs_fragments_evict(fs))
+        return true;
     enum efs_evicted evicted = efs_extents_evict(fs, false);
+    if (evicted != EFS_EVICTED_ONE && efs_fragments_evict(fs))
+        return true;
     if (evicted == EFS_EVICTED_NONE)
         return efs_extents_evict_protected(fs);
     return evicted == EFS_EVICTED_ONE;

@@ -6,6 +6,8 @@
  * another part's memory, so readers cannot deadlock.
  */
 #include "extent.h"
+#include "small.h"
+#include "stream.h"
 #include "uncached.h"
 
 #include "container.h"
@@ -35,6 +37,8 @@ struct part { /* the bytes of a read in one extent */
     bool is_tail, is_head;        /* at the end (start) of its extent, but not of the request */
     bool may_be_partial;          /* if the extent is not in memory: see part_is_partial() */
     struct efs_uncached uncached; /* for bytes that are not read by way of the chunk pool */
+    struct efs_small small;       /* for a small read */
+    bool is_small;                /* see part_is_small() */
     uint32_t group;
     uint8_t *dst;
     const uint8_t *full; /* its bytes in the full pool, while the expert is pinned */
@@ -91,6 +95,27 @@ static void part_read_uncached(struct part *p)
     p->uncached = (struct efs_uncached){
         .object = p->object, .begin = p->begin, .bytes = p->bytes, .dst = p->dst, .done = part_uncached_done};
     efs_uncached_read(p->read->fs, &p->uncached);
+}
+
+static void part_small_done(struct efs *fs, struct efs_small *small, errint_t error)
+{
+    struct part *p = EFS_CONTAINER(small, struct part, small);
+    (void)fs;
+    if (error == -EAGAIN)
+        part_read_uncached(p);
+    else
+        part_end(p, error);
+}
+
+static void part_read_small(struct part *p)
+{
+    p->small = (struct efs_small){.extent = p->waiter.extent,
+                                  .object = p->object,
+                                  .begin = p->begin,
+                                  .bytes = p->bytes,
+                                  .dst = p->dst,
+                                  .done = part_small_done};
+    efs_small_read(p->read->fs, &p->small);
 }
 
 static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
@@ -259,29 +284,6 @@ static bool extent_pass(struct efs *fs, uint32_t extent)
     return true;
 }
 
-struct efs_stream { /* walks are shared by all streams: efs_extents.streams */
-    bool no_readahead;
-};
-
-errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **out)
-{
-    (void)fs;
-    *out = NULL;
-    if (hints & ~(uint32_t)EFS_STREAM_NO_READAHEAD)
-        return -EINVAL;
-    struct efs_stream *s = efs_sys_calloc(1, sizeof(*s));
-    if (!s)
-        return -ENOMEM;
-    *s = (struct efs_stream){.no_readahead = hints & EFS_STREAM_NO_READAHEAD};
-    *out = s;
-    return 0;
-}
-
-void efs_stream_free(struct efs_stream *stream)
-{
-    free(stream);
-}
-
 /* Classifies a read. If it makes its walk a scan, marks the extents that the walk has read. group: of the first byte,
  * or EFS_NONE. */
 static struct efs_step read_classify(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset,
@@ -339,16 +341,33 @@ static bool part_is_partial(const struct part *p, const struct efs_step *step)
     return step->pace == EFS_PACE_SEQUENTIAL && p->begin - efs_extent_begin(p->read->fs, p->waiter.extent) <= p->bytes;
 }
 
-/* Requests the part. true: its extent is in memory and referenced. false: it is appended to *partial, or part_run()
- * runs on a worker later and frees it. */
-static bool part_request(struct efs *fs, struct part *p, const struct efs_step *step, struct parts *partial)
+/* The parts of a read, by how they are served. */
+struct served {
+    struct parts ready, full, direct; /* in memory; of pinned full experts; read past the extents */
+};
+
+/* A request that is short enough, of a reader that is not sequential. Faults in a mapping, which the engine does not
+ * read ahead for, are short once the kernel has stopped reading ahead because they are random. */
+static bool part_is_small(const struct part *p, const struct efs_step *step)
+{
+    return p->read->bytes <= EFS_SMALL_BYTES && (step->pace == EFS_PACE_RANDOM || !step->serial) &&
+           efs_small_serves(p->read->fs, p->waiter.extent, p->object, p->begin, p->bytes);
+}
+
+/* Requests the part. true: its extent is in memory and referenced. false: it is appended to a list of *served, or
+ * part_run() runs on a worker later and frees it. */
+static bool part_request(struct efs *fs, struct part *p, const struct efs_step *step, struct served *served)
 {
     atomic_fetch_add(&p->read->remaining, 1);
     uint32_t group = p->group;
     if (part_is_partial(p, step) && efs_extent_may_read_shard(fs, p->waiter.extent, p->begin, p->bytes)) {
         efs_count(&fs->stats, reads_m, 1);
         efs_count(&fs->stats, reads_edge, 1);
-        parts_add(partial, p);
+        parts_add(&served->direct, p);
+        return false;
+    }
+    if ((p->is_small = part_is_small(p, step))) {
+        parts_add(&served->direct, p);
         return false;
     }
     if (efs_extent_request_paced(fs, p->waiter.extent, step->pace, p->bytes, &p->waiter)) {
@@ -362,11 +381,6 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
         efs_group_read_ahead(fs, group);
     return false;
 }
-
-/* The parts of a read, by how they are served. */
-struct served {
-    struct parts ready, full, partial; /* in memory; of pinned full experts; part_is_partial() */
-};
 
 /* Requests parts in order: all, or PARTS_PER_LOCK and the rest of a pinned range. Parts that are not loaded by way of
  * the chunk pool are appended to the lists. */
@@ -389,7 +403,7 @@ static void read_request(struct efs *fs, struct parts *parts, const struct efs_s
         if (data) {
             p->full = data + p->begin;
             parts_add(&served->full, p);
-        } else if (part_request(fs, p, step, &served->partial)) {
+        } else if (part_request(fs, p, step, served)) {
             parts_add(&served->ready, p);
         } else {
             resident = false;
@@ -451,7 +465,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         .fs = fs, .done = done, .arg = arg, .dst = dst, .bytes = len, .prev_group = EFS_NONE, .remaining = 1};
     efs_in_flight_begin(fs);
     struct parts parts = {NULL, &parts.head};
-    struct served served = {{NULL, &served.ready.head}, {NULL, &served.full.head}, {NULL, &served.partial.head}};
+    struct served served = {{NULL, &served.ready.head}, {NULL, &served.full.head}, {NULL, &served.direct.head}};
     struct efs_view_location first;
     efs_view_locate(&fs->view, file, offset, &first);
     uint32_t group = first.object == EFS_NONE ? EFS_NONE : fs->store->objects[first.object].group;
@@ -472,9 +486,9 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     efs_unlock(fs);
     if (served.full.head)
         read_copy(fs, &served.full);
-    for (struct part *p = served.partial.head, *next; p; p = next) {
+    for (struct part *p = served.direct.head, *next; p; p = next) {
         next = p->next;
-        part_read_uncached(p);
+        (p->is_small ? part_read_small : part_read_uncached)(p);
     }
     read_run(&served.ready);
     read_end(r);

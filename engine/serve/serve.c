@@ -21,6 +21,8 @@
 #include "fetch.h"
 #include "plain.h"
 #include "prefetcher.h"
+#include "small.h"
+#include "fragment.h"
 #include "uncached.h"
 
 #include <errno.h>
@@ -120,7 +122,8 @@ static uint64_t fixed_bytes(const struct efs *fs)
         fs->options.workers * ((uint64_t)EFS_STACK_BYTES + efs_codec_scratch_bytes(s->sb.shard_elements));
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
            s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES + efs_extents_table_bytes(fs) +
-           efs_uncached_bytes(fs) + (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
+           efs_uncached_bytes(fs) + efs_fragments_bytes(fs) + efs_small_slots_bytes(fs) +
+           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
            (s->expert_count ? efs_cache_bytes(s) : 0) + EFS_STACK_BYTES + /* stack of the plan thread */
            efs_record_bytes();
 }
@@ -270,8 +273,9 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
     if (rc < 0)
         return rc;
     efs_budget_build(fs);
-    if (efs_uncached_build(fs) < 0 || efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 ||
-        efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 || efs_prefetcher_build(fs) < 0)
+    if (efs_uncached_build(fs) < 0 || efs_fragments_build(fs) < 0 || efs_small_build(fs) < 0 ||
+        efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
+        efs_prefetcher_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     struct efs_error said = {.text = ""};
     rc = fs->budget_auto ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
@@ -325,6 +329,8 @@ static void served_stop(struct efs *fs)
         efs_arena_destroy(&fs->arena);
     efs_extents_destroy(fs);
     efs_uncached_destroy(fs);
+    efs_small_destroy(fs);
+    efs_fragments_destroy(fs);
     efs_view_destroy(&fs->view);
     efs_store_close(fs->store);
     served_free(fs);
