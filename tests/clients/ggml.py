@@ -17,6 +17,7 @@ import threading
 try:
     import numpy as np
     import llama_cpp
+    import ggml_lora
 except (ImportError, OSError, RuntimeError) as missing:
     print(f"ggml.py: {missing}; tools/setup-python runtimes installs llama-cpp-python")
     sys.exit(77)
@@ -28,16 +29,27 @@ def load_backends():
         ctypes.CDLL("libggml.so.0").ggml_backend_load_all()
 
 
-def leave_repacking_out():
-    """The CPU backend's buffers for repacked weights are off, as with --no-repack of llama.cpp's programs."""
-    defaults = llama_cpp.llama_model_default_params
+class Override(ctypes.Structure):
+    """llama_model_tensor_buft_override"""
+    _fields_ = [("pattern", ctypes.c_char_p), ("type", ctypes.c_void_p)]
 
-    def without():
+
+def set_defaults(repack, cpu_moe):
+    """Options of llama.cpp's programs that Llama() does not have. repack False: --no-repack; cpu_moe: --cpu-moe, which
+    is -ot with this pattern."""
+    defaults = llama_cpp.llama_model_default_params
+    host = ctypes.CDLL("libggml-base.so.0").ggml_backend_cpu_buffer_type
+    host.restype = ctypes.c_void_p
+    overrides = (Override * 2)(Override(rb"\.ffn_(up|down|gate|gate_up)_(ch|)exps", host()), Override())
+
+    def changed():
         made = defaults()
-        made.use_extra_bufts = False
+        made.use_extra_bufts = repack
+        if cpu_moe:
+            made.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
         return made
 
-    llama_cpp.llama_cpp.llama_model_default_params = without
+    llama_cpp.llama_cpp.llama_model_default_params = changed
 
 
 def cached_bytes(path):
@@ -108,15 +120,18 @@ def main():
     parser.add_argument("--embeddings", action="store_true", help="of a prompt's tokens, none follow")
     parser.add_argument("--wait", action="store_true", help="after the first token, for a line")
     parser.add_argument("--no-repack", action="store_true")
+    parser.add_argument("--cpu-moe", action="store_true")
+    parser.add_argument("--lora", help="an adapter, for the mapped model")
     arguments = parser.parse_args()
     load_backends()
-    if arguments.no_repack:
-        leave_repacking_out()
+    set_defaults(not arguments.no_repack, arguments.cpu_moe)
     print("cached before:", cached_bytes(arguments.file))
     models = [llama_cpp.Llama(arguments.file, n_ctx=max(64, max(arguments.prompts) + arguments.tokens), n_batch=512,
                               logits_all=True, embedding=arguments.embeddings, use_mmap=not arguments.no_mmap, n_threads=arguments.threads,
                               n_threads_batch=arguments.threads, verbose=True)
               for _ in range(arguments.contexts)]
+    for model in models if arguments.lora else ():
+        ggml_lora.use(model, arguments.lora)
     print("cached when loaded:", cached_bytes(arguments.file))
     results = [{} for _ in models]
     runs = [threading.Thread(target=embed if arguments.embeddings else generate, args=(model, arguments, result))

@@ -288,7 +288,7 @@ def unknown_versions():
         int ggml_graph_n_nodes(void) { return 0; }
         void *ggml_graph_node(void) { return NULL; }
         size_t ggml_tensor_overhead(void) { return OVERHEAD; }
-        const char *ggml_op_name(int op) { (void)op; return "MUL_MAT_ID"; }
+        const char *ggml_op_name(int op) { return op == 30 ? "MUL_MAT_ID" : "GET_ROWS"; }
         const char *ggml_type_name(int type) { (void)type; return "bf16"; }
         void *ggml_backend_reg_by_name(const char *name) { (void)name; return FOUND; }
         #define UNUSED(name) void name(void) {}
@@ -302,6 +302,7 @@ def unknown_versions():
         }
         """)
     for what, options, want in (("the version that is known", ['-DVERSION="0.25.3"', "-DOVERHEAD=368"], 1),
+                                ("an older version that is known", ['-DVERSION="0.20.0"', "-DOVERHEAD=368"], 1),
                                 ("another version", ['-DVERSION="0.25.4"', "-DOVERHEAD=368"], 0),
                                 ("tensors of another size", ['-DVERSION="0.25.3"', "-DOVERHEAD=376"], 0),
                                 ("a ggml that tells no version", ["-DOVERHEAD=368"], 0),
@@ -314,6 +315,17 @@ def unknown_versions():
                      library, PLUGIN)
         check(f"{what} is {'taken' if want else 'refused'}", result.stdout.strip() == str(want),
               result.stdout + result.stderr)
+    program = scratch("linked")
+    main = 'extern const char *ggml_version(void); int main(void) { return ggml_version()[0] != 48; }'
+    for version, told in (("0.25.3", False), ("0.25.4", True)):
+        run("gcc", "-shared", "-fPIC", f'-DVERSION="{version}"', "-DOVERHEAD=368", "-o", library, source)
+        with open(scratch("linked.c"), "w") as file:
+            file.write(main)
+        built = run("gcc", "-o", program, scratch("linked.c"), library, f"-Wl,-rpath,{os.path.dirname(library)}")
+        result = run(program, env={**os.environ, "LD_PRELOAD": PRELOADED})
+        check(f"a program linked with ggml {version}: {'told' if told else 'nothing'} at its start",
+              built.returncode == 0 and result.returncode == 0 and ("ggml 0.25.4 is not known" in result.stderr) == told,
+              built.stderr + result.stdout + result.stderr)
 
 
 def large():

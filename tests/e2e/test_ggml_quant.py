@@ -4,7 +4,7 @@
 bytes. Logits have the same bits as without the backend, with repacking off, of prompts and of single tokens. Little
 memory, a mount, two contexts; a model that fits into memory is left to the CPU backend, which repacks it."""
 from e2e import *
-from test_ggml import PYTHON, SHAPE, client, need_plugin, same
+from test_ggml import PYTHON, SHAPE, client, compare, need_plugin, same
 
 QUANTIZE = os.path.join(ROOT, "tools", "bench", "llama_quantize.py")
 TYPES = ("Q4_K_M", "Q8_0", "Q4_0", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ4_NL", "MXFP4_MOE")
@@ -66,6 +66,21 @@ def limited(source):
         same(f"Q8_0, {limit} MiB of memory", ours, "out", "plain")
 
 
+def options(model, store):
+    """--cpu-moe, and an adapter: its products are ggml's, those of the experts the backend's."""
+    client(model, "--prompts", "7,64", "--no-repack", plugin=None, name="plain")
+    same("Q4_K_M, --cpu-moe", client(model, "--prompts", "7,64", "--no-repack", "--cpu-moe", store=store), "out", "plain")
+    adapter = scratch("lora.gguf")
+    made = run(PYTHON, "-c", "import sys; sys.path.insert(0, sys.argv[1]); import ggml_lora; ggml_lora.make(*sys.argv[2:])",
+               os.path.join(ROOT, "tests", "clients"), model, adapter)
+    if not check("LoRA: made", made.returncode == 0, made.stderr[-1000:]):
+        return
+    plain = client(model, "--prompts", "7,64", "--no-repack", "--lora", adapter, plugin=None, name="lora")
+    if check("LoRA: llama.cpp by itself runs", plain.returncode == 0, plain.stderr[-1500:]):
+        check("LoRA: other logits than without", compare("lora", "plain") != "", "")
+        same("LoRA", client(model, "--prompts", "7,64", "--no-repack", "--lora", adapter, store=store), "out", "lora")
+
+
 def repacked(model, store):
     """The CPU backend gets its repacked experts where the backend would not compute them."""
     for what, more in (("a file that fits", {"store": store, "budget": None}), ("no store", {"budget": None})):
@@ -85,6 +100,7 @@ def main():
     model, store = run_all(source, TYPES[0], "1,7,64,700")
     if model:
         ways(model, store)
+        options(model, store)
         limited(source)
         repacked(model, store)
     done()

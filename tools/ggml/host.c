@@ -14,16 +14,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Versions with the struct layouts that this library is compiled with. */
-static const struct {
-    const char *version;
-    int api_version;
-    size_t tensor_bytes, overhead_bytes; /* overhead: ggml_tensor_overhead() */
-    enum ggml_op product;
-    enum ggml_type bf16;
-} versions[] = {
-    {"0.25.3", 2, 336, 368, GGML_OP_MUL_MAT_ID, GGML_TYPE_BF16}, /* llama-cpp-python 0.3.36 */
-};
+/* Versions with the struct layouts, and the numbers of operations and types, that this library is compiled with: those
+ * of llama-cpp-python 0.3.36 and 0.3.35. */
+static const char *const versions[] = {"0.25.3", "0.20.0"};
+#define VERSIONS (sizeof(versions) / sizeof(versions[0]))
+#define OVERHEAD_BYTES 368 /* ggml_tensor_overhead() of these */
 
 _Static_assert(GGML_BACKEND_API_VERSION == 2 && sizeof(struct ggml_tensor) == 336, "compiled with ggml as listed");
 
@@ -128,6 +123,27 @@ bool efsg_host_kernels(enum ggml_type type, struct efsg_kernels *kernels)
     return kernels->from_float != NULL;
 }
 
+static bool is_known(const char *version)
+{
+    char known[256] = "";
+    for (size_t i = 0; i < VERSIONS; i++) {
+        if (strcmp(versions[i], version) == 0)
+            return true;
+        snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", i ? ", " : "", versions[i]);
+    }
+    efsg_log(GGML_LOG_LEVEL_WARN, "ggml %s is not known, only %s: going on without expertfs", version, known);
+    return false;
+}
+
+void efsg_host_warn(void)
+{
+    const char *(*version)(void);
+    void *call = dlsym(RTLD_DEFAULT, "ggml_version");
+    memcpy(&version, &call, sizeof(call));
+    if (version)
+        (void)is_known(version());
+}
+
 bool efsg_host_find(const void *caller)
 {
     const char *missing = host_missing(caller);
@@ -136,20 +152,14 @@ bool efsg_host_find(const void *caller)
         return false;
     }
     const char *version = efsg_host.version();
-    for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
-        if (strcmp(versions[i].version, version) != 0)
-            continue;
-        if (versions[i].api_version == GGML_BACKEND_API_VERSION &&
-            versions[i].tensor_bytes == sizeof(struct ggml_tensor) &&
-            versions[i].overhead_bytes == efsg_host.tensor_overhead() &&
-            strcmp(efsg_host.op_name(versions[i].product), "MUL_MAT_ID") == 0 &&
-            strcmp(efsg_host.type_name(versions[i].bf16), "bf16") == 0)
-            return true;
-        efsg_log(GGML_LOG_LEVEL_WARN, "ggml %s was built in another way than this knows: going on without expertfs",
-                 version);
+    if (!is_known(version))
         return false;
-    }
-    efsg_log(GGML_LOG_LEVEL_WARN, "ggml %s is not known, only %s: going on without expertfs", version,
-             versions[0].version);
+    if (efsg_host.tensor_overhead() == OVERHEAD_BYTES &&
+        strcmp(efsg_host.op_name(GGML_OP_MUL_MAT_ID), "MUL_MAT_ID") == 0 &&
+        strcmp(efsg_host.op_name(GGML_OP_GET_ROWS), "GET_ROWS") == 0 &&
+        strcmp(efsg_host.type_name(GGML_TYPE_BF16), "bf16") == 0)
+        return true;
+    efsg_log(GGML_LOG_LEVEL_WARN, "ggml %s was built in another way than this knows: going on without expertfs",
+             version);
     return false;
 }

@@ -49,6 +49,8 @@ extern struct efsg_host efsg_host; /* set by efsg_host_find(), constant from the
 
 /* Sets efsg_host. caller: an address in the calling library. False: not a supported ggml, which has been logged. */
 bool efsg_host_find(const void *caller);
+/* Logs a ggml version that is not supported, if the program is linked with a ggml. */
+void efsg_host_warn(void);
 /* Kernels of the host's CPU backend for a type. */
 struct efsg_kernels {
     ggml_vec_dot_t vec_dot;

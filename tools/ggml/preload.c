@@ -28,6 +28,12 @@ static void *call_beside(const void *caller, const char *name)
     return call;
 }
 
+/* In programs that are linked with ggml the version is reported when they start, not when they load a model. */
+__attribute__((constructor)) static void warn_at_start(void)
+{
+    efsg_host_warn();
+}
+
 size_t ggml_backend_reg_count(void)
 {
     static _Atomic bool looked;
