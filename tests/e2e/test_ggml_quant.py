@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantised models in llama.cpp with libggml-expertfs.so: experts are computed by the host's kernels on the store's
 bytes. Logits have the same bits as without the backend, with repacking off, of prompts and of single tokens. Little
-memory, a mount, two contexts; a model that fits into memory is left to the CPU backend, which repacks it."""
+memory, a mount, two contexts, the file in place of a store; a model that fits into memory is left to the CPU backend,
+which repacks it."""
 from e2e import *
 from test_ggml import PYTHON, SHAPE, client, compare, need_plugin, same
 
@@ -33,6 +34,12 @@ def run_all(source, ftype, prompts):
     return model, store
 
 
+def in_place(source):
+    """BF16 in place: the library multiplies coded BF16 only, so the host's kernels do."""
+    client(source, "--prompts", "7,64", "--no-repack", plugin=None, name="plain")
+    same("BF16, in place", client(source, "--prompts", "7,64", "--no-repack", store=source, budget="64M"), "out", "plain")
+
+
 def ways(model, store):
     """Q4_K_M in the other ways."""
     client(model, "--prompts", "7,64", "--no-repack", plugin=None, name="plain")
@@ -42,6 +49,7 @@ def ways(model, store):
                                 ("hints", (), {"budget": "32M", "prefetch": "always"})):
         ours = client(model, "--prompts", "7,64", "--no-repack", *options, store=store, **more)
         same(f"Q4_K_M, {what}", ours, "out", "plain")
+    same("Q4_K_M, in place", client(model, "--prompts", "7,64", "--no-repack", store=model, budget="32M"), "out", "plain")
     if os.path.exists("/dev/fuse") and (os.geteuid() == 0 or shutil.which("fusermount3")):
         mount = Mount(store, "budget=64M")
         same("Q4_K_M, a mount", client(mount / os.path.basename(model), "--prompts", "7,64", "--no-repack"), "out", "plain")
@@ -102,6 +110,7 @@ def main():
         ways(model, store)
         options(model, store)
         limited(source)
+        in_place(source)
         repacked(model, store)
     done()
 
