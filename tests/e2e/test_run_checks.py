@@ -61,7 +61,7 @@ os.chmod(scratch("home"), 0o777)
 os.chmod(scratch("tmp"), 0o777)
 os.chmod(SCRATCH, 0o755)
 os.chmod(store, 0o644)
-as_nobody = f"env -u EXPERTFS_STATE HOME={scratch('home')} setpriv --reuid=65534 --regid=65534 --clear-groups timeout 100 '{expertctl}' up '{store}' -- ls {{}}"
+as_nobody = f"env -u EXPERTFS_STATE -u XDG_DATA_HOME HOME={scratch('home')} setpriv --reuid=65534 --regid=65534 --clear-groups timeout 100 '{expertctl}' up '{store}' -- ls {{}}"
 with open(scratch("script"), "w") as file:
     file.write(f"""mount --make-rprivate / || exit 77
 mount -t overlay overlay -o lowerdir=/etc,upperdir='{scratch("etc")}',workdir='{scratch("work")}' /etc || exit 77
@@ -72,6 +72,7 @@ ln -sf /proc/self/mounts /etc/mtab
 rm /etc/mtab
 {as_nobody}
 status=$?
+{as_nobody.replace(" -- ls {}", " 2>&1")} && exit 1
 grep '{scratch("tmp")}' /proc/self/mounts
 exit $status
 """)
@@ -82,6 +83,7 @@ else:
     check("it runs with /etc/mtab, and fails without it, with the way out", result.returncode == 125 and
           result.stdout.splitlines().count("config.json") == 1 and "/etc/mtab: No such file" in result.stderr and
           "ln -s /proc/self/mounts /etc/mtab" in result.stderr, result)
+    check("the same without a program", "/etc/mtab: No such file" in result.stdout, result)
     check("nothing stays mounted, no folder stays", scratch("tmp") not in result.stdout and not os.listdir(scratch("tmp")),
           (result, os.listdir(scratch("tmp"))))
 done()

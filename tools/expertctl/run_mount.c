@@ -122,8 +122,7 @@ static errint_t folder_make(struct ctl_run_mount *mount, struct efs_error *err)
     return mkdir(mount->path, 0700) < 0 ? efs_fail(err, -errno, "%s: %s", mount->path, strerror(errno)) : 0;
 }
 
-/* fusermount3 (3.14) mounts without /etc/mtab, but does not unmount: the mount would stay. */
-static errint_t check_mtab(struct efs_error *err)
+errint_t ctl_check_unmount(struct efs_error *err)
 {
     if (ctl_may_mount() || access("/etc/mtab", R_OK) == 0)
         return 0;
@@ -139,7 +138,7 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
     ssize_t n = 0;
     sigset_t all, mask;
     mount->life = -1;
-    errint_t rc = check_mtab(err);
+    errint_t rc = ctl_check_unmount(err);
     if (rc < 0)
         return rc;
     /* No signal may end this process after folder_make() and before fork(): the supervisor removes the folder, and

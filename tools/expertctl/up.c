@@ -268,7 +268,9 @@ static char *model_mount(const struct arguments *a, const struct ctl_model *mode
                     path, a->options, path);
         return config;
     }
-    *rc = mountpoint_make(a, model, path, room, err);
+    *rc = ctl_check_unmount(err);
+    if (*rc == 0)
+        *rc = mountpoint_make(a, model, path, room, err);
     if (*rc < 0)
         return NULL;
     config = mount_find(model, path, path, room);
