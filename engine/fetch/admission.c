@@ -52,19 +52,26 @@ static bool request_holds_some(struct efs_request *request)
     return some;
 }
 
-/* Sets whether the experts that wait do not fit next to those that the request holds, and reports it. */
-static void request_set_oversize(struct efs_request *request, bool oversize)
+/* Reports that not all experts of the request fit into memory at once, by the last one that waits: the rest is admitted
+ * before it. */
+static void request_report_oversize(struct efs_request *request)
 {
-    pthread_mutex_lock(&request->lock);
-    bool report = oversize && !request->oversize && request->oversize_fn;
-    request->oversize = oversize;
-    pthread_cond_broadcast(&request->changed);
-    pthread_mutex_unlock(&request->lock);
-    for (uint32_t i = request->count; report && i-- > 0;) /* the last one: the rest is admitted before it */
+    for (uint32_t i = request->count; request->oversize_fn && i-- > 0;)
         if (request->items[i].waiting && request->items[i].arg) {
             request->oversize_fn(request->items[i].arg);
             return;
         }
+}
+
+static void request_set_oversize(struct efs_request *request, bool oversize)
+{
+    pthread_mutex_lock(&request->lock);
+    bool report = oversize && !request->oversize;
+    request->oversize = oversize;
+    pthread_cond_broadcast(&request->changed);
+    pthread_mutex_unlock(&request->lock);
+    if (report)
+        request_report_oversize(request);
 }
 
 /* Takes the item off the queue; it is answered with this error after the lock is released. */
@@ -138,7 +145,7 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
         oversize = request->waiting > 1 && !memory_will_come(fs);
     }
     errint_t rc = request_admit_each(fs, request);
-    if (rc < 0 && oversize && request_may_wait_long(fs, request))
+    if (rc < 0 && (oversize || request_holds_some(request)) && request_may_wait_long(fs, request))
         request_set_oversize(request, true);
     return rc;
 }
@@ -212,7 +219,7 @@ bool efs_admission_is_live(const struct efs *fs)
 
 void efs_admission_run(struct efs *fs)
 {
-    if (fs->items_waiting == 0)
+    if (fs->items_waiting == 0 && !fs->admission_starved)
         return;
     admission_run(fs);
     fs->deferred.admitted |= fs->deferred.starts.head != NULL;
@@ -228,20 +235,24 @@ void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
     *fs->leases->queue.tail = request;
     fs->leases->queue.tail = &request->next_queued;
     admission_run(fs);
+    if (request->waiting && request->together && efs_items_are_oversize(fs, request->items, request->count) &&
+        request_may_wait_long(fs, request))
+        request_set_oversize(request, true);
 }
 
 void efs_admission_cancel(struct efs *fs, efs_cancel_item_fn *cancelled, const void *arg)
 {
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
+        uint32_t waiting = request->waiting;
         for (uint32_t i = 0; i < request->count; i++)
             if (request->items[i].waiting && cancelled(&request->items[i], arg))
                 item_fail(fs, &request->items[i], -ECANCELED);
-        if (request->waiting) {
-            request_set_oversize(request, false); /* reported again if it still is, by an item that waits */
+        if (request->oversize && request->waiting < waiting)
+            request_report_oversize(request); /* by an item that still waits */
+        if (request->waiting)
             at = &request->next_queued;
-        } else {
+        else
             queue_unlink(fs, at);
-        }
     }
     efs_retry(fs, EFS_RETRY_ADMIT);
 }

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine on one thread: workers and the I/O thread are lists, from which a random generator picks the next job or
+ * completion. Callers request experts, read, open, cancel and change the budget in an order that it picks, too.
+ * Whatever the order, all of them end, no coded or full expert fails for lack of memory, and nothing stays pinned. A
+ * seed that fails is printed; EFS_TEST_SEED runs one, EFS_TEST_SEEDS a number of them. Bytes are neither read nor
+ * decoded.
+ */
+#include "test.h"
+#include "fetch.h"
+#include "fixture.h"
+#include "budget.h"
+#include "plan_thread.h"
+#include "queue.h"
+
+#define LAYERS 2
+#define EXPERTS 8
+#define MIB (1ull << 20)
+#define SEEDS 10000
+#define SEEDS_PER_STORE 200
+#define CALLERS 6
+#define ROUNDS 3
+
+static struct fixture model;
+static struct efs *fs;
+static uint64_t seed;
+
+static unsigned pick(unsigned count)
+{
+    return (unsigned)(fixture_random(&seed) % count);
+}
+
+/* ---- workers and the I/O thread ---- */
+
+static struct efs_job *jobs;
+static struct efs_io *reads;
+static unsigned job_count, read_count;
+static struct efs_io_options io;
+static struct efs_codec_scratch *scratch;
+
+/* Declares and defines the replacement of a function of the engine. */
+#define REPLACED(type, name, parameters)                                                                               \
+    type __wrap_##name parameters;                                                                                     \
+    type __wrap_##name parameters
+
+REPLACED(errint_t, efs_workers_start, (unsigned count, uint32_t shard_elements, struct efs_workers **workers))
+{
+    (void)count;
+    *workers = (struct efs_workers *)&jobs;
+    return scratch ? 0 : efs_codec_scratch_new(shard_elements, &scratch);
+}
+REPLACED(void, efs_workers_stop, (struct efs_workers * workers))
+{
+    assert_true(!workers || job_count == 0);
+}
+static void push(struct efs_job *job)
+{
+    job->next = jobs;
+    jobs = job;
+    job_count++;
+}
+REPLACED(void, efs_workers_push, (struct efs_workers * workers, struct efs_job *job))
+{
+    (void)workers;
+    push(job);
+}
+REPLACED(void, efs_workers_push_first, (struct efs_workers * workers, struct efs_job *job))
+{
+    (void)workers;
+    push(job);
+}
+REPLACED(void, efs_workers_push_low, (struct efs_workers * workers, struct efs_job *job))
+{
+    (void)workers;
+    push(job);
+}
+REPLACED(errint_t, efs_io_queue_start, (const struct efs_io_options *options, struct efs_io_queue **queue))
+{
+    io = *options;
+    *queue = (struct efs_io_queue *)&reads;
+    return 0;
+}
+REPLACED(void, efs_io_queue_stop, (struct efs_io_queue * queue))
+{
+    assert_true(!queue || read_count == 0);
+    if (queue)
+        io.backing->ops->close(io.backing, false);
+}
+REPLACED(void, efs_io_submit, (struct efs_io_queue * queue, struct efs_io *requests))
+{
+    (void)queue;
+    for (struct efs_io *next; requests; requests = next, read_count++) {
+        next = requests->next;
+        requests->next = reads;
+        reads = requests;
+    }
+}
+REPLACED(void, efs_io_apply_changes, (struct efs_io_queue * queue))
+{
+    (void)queue;
+}
+REPLACED(errint_t, efs_plan_thread_start, (struct efs * of, struct efs_error *err))
+{
+    (void)of;
+    (void)err;
+    return 0;
+}
+REPLACED(void, efs_plan_thread_stop, (struct efs * of))
+{
+    (void)of;
+}
+REPLACED(void, efs_plan_thread_free, (struct efs * of))
+{
+    (void)of;
+}
+REPLACED(void, efs_plan_thread_record, (struct efs * of, uint32_t layer, const uint32_t *ids, uint32_t count))
+{
+    (void)of;
+    (void)layer;
+    (void)ids;
+    (void)count;
+}
+REPLACED(void, efs_plan_thread_replan, (struct efs * of))
+{
+    (void)of;
+}
+REPLACED(void, efs_plan_thread_kick, (struct efs * of))
+{
+    (void)of;
+}
+REPLACED(errint_t, efs_extent_decode,
+         (struct efs * of, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst, bool stream,
+          struct efs_codec_scratch *with))
+{
+    (void)object;
+    (void)begin;
+    (void)bytes;
+    (void)dst;
+    (void)stream;
+    (void)with;
+    assert_true(of->extents->at[extent].refs > 0 &&
+                of->extents->at[extent].resident == of->extents->at[extent].required);
+    return 0;
+}
+REPLACED(errint_t, efs_extent_check, (struct efs * of, uint32_t extent, uint32_t shard))
+{
+    struct efs_extent *x = &of->extents->at[extent];
+    assert_true(x->refs > 0 && x->resident == x->required);
+    atomic_fetch_or(&x->checked, 1ull << shard);
+    return 0;
+}
+REPLACED(errint_t, efs_shard_decode_from,
+         (struct efs * of, uint32_t object, uint32_t shard, const uint8_t *e, const uint8_t *sm, uint64_t begin,
+          size_t bytes, void *dst, struct efs_codec_scratch *with))
+{
+    (void)of;
+    (void)object;
+    (void)shard;
+    (void)e;
+    (void)sm;
+    (void)begin;
+    (void)bytes;
+    (void)dst;
+    (void)with;
+    return 0;
+}
+REPLACED(errint_t, efs_memfile_reserve, (struct efs_memfile * memfile))
+{
+    (void)memfile;
+    return 0;
+}
+
+REPLACED(int, efs_sys_populate, (void *data, size_t bytes, bool *populated))
+{
+    (void)data;
+    (void)bytes;
+    if (populated)
+        *populated = true;
+    return 0;
+}
+REPLACED(errint_t, efs_arena_populate_part, (struct efs_arena * arena, uint32_t segment, size_t offset))
+{
+    (void)arena;
+    (void)segment;
+    (void)offset;
+    return 0;
+}
+REPLACED(int64_t, efs_memory_left_bytes, (const struct efs_memory_left *memory))
+{
+    (void)memory;
+    return INT64_MAX;
+}
+
+static void run_job(unsigned n)
+{
+    struct efs_job **at = &jobs, *job;
+    while (n-- > 0)
+        at = &(*at)->next;
+    job = *at;
+    *at = job->next;
+    job_count--;
+    job->run(job, scratch);
+}
+
+static void complete_read(unsigned n)
+{
+    struct efs_io **at = &reads, *read;
+    while (n-- > 0)
+        at = &(*at)->next;
+    read = *at;
+    *at = read->next;
+    read_count--;
+    errint_t error = atomic_load(&read->change) == EFS_IO_CANCEL ? -ECANCELED
+                     : pick(200) == 0 && read->bytes             ? -EIO
+                                                                 : 0;
+    read->complete(read, error);
+    if (pick(2) || read_count == 0) /* several may complete in one turn */
+        io.completed(io.arg);
+}
+
+/* ---- callers ---- */
+
+enum stage { CALLER_IDLE, CALLER_WAITS, CALLER_TAKES, CALLER_READS, CALLER_OPENS, CALLER_HOLDS, CALLER_DONE };
+
+struct caller {
+    enum stage stage;
+    unsigned rounds;
+    bool ended; /* of a read or an open */
+    struct efs_request *request;
+    struct efs_lease *lease;
+    uint8_t bytes[65536];
+};
+
+static struct caller callers[CALLERS];
+
+static void read_done(void *arg, errint_t error, size_t bytes)
+{
+    struct caller *c = arg;
+    assert_true(error == -EIO || (error == 0 && bytes > 0));
+    c->ended = true;
+}
+
+static void open_done(void *arg, errint_t error, struct efs_lease *lease)
+{
+    struct caller *c = arg;
+    assert_true(error == 0 || error == -ENOMEM || error == -EIO);
+    c->lease = lease;
+    c->ended = true;
+}
+
+static void caller_request(struct caller *c)
+{
+    struct efs_need needs[EXPERTS];
+    const struct efs_request_how how = {.form = (enum efs_form)pick(3)};
+    uint32_t count = 1 + pick(EXPERTS), first = pick(EXPERTS), layer = pick(LAYERS);
+    for (uint32_t i = 0; i < count; i++)
+        needs[i] = (struct efs_need){layer * EXPERTS + (first + i) % EXPERTS, 1};
+    c->stage = pick(2) ? CALLER_WAITS : CALLER_TAKES;
+    assert_int_equal(efs_request_submit(fs, needs, count, &how, &c->request, NULL), 0);
+}
+
+static void caller_begin(struct caller *c)
+{
+    unsigned what = pick(10);
+    if (what < 6) {
+        caller_request(c);
+        return;
+    }
+    struct efs_file_info info = fixture_file_info(fs, 0);
+    c->ended = false;
+    c->stage = what < 8 ? CALLER_READS : CALLER_OPENS;
+    if (what < 8)
+        efs_read(fs, 0, NULL, fixture_random(&seed) % info.bytes, c->bytes, 1 + pick(sizeof(c->bytes)), read_done, c);
+    else
+        efs_lease(fs, fixture_expert_info(fs, pick(LAYERS * EXPERTS)).file, open_done, c);
+}
+
+static void caller_end_round(struct caller *c)
+{
+    efs_request_release(c->request);
+    c->request = NULL;
+    c->stage = --c->rounds ? CALLER_IDLE : CALLER_DONE;
+}
+
+static bool is_loading(const struct efs_request *r)
+{
+    for (uint32_t i = 0; i < r->count; i++)
+        if (r->items[i].state == EFS_ITEM_LOADING)
+            return true;
+    return false;
+}
+
+/* Whether the caller can go on. */
+static bool caller_can_run(const struct caller *c)
+{
+    const struct efs_request *r = c->request;
+    if (c->stage == CALLER_WAITS)
+        return r->oversize || !is_loading(r);
+    if (c->stage == CALLER_READS || c->stage == CALLER_OPENS)
+        return c->ended;
+    for (uint32_t i = 0; c->stage == CALLER_TAKES && is_loading(r); i++)
+        if (i == r->count)
+            return false;
+        else if (!r->items[i].reported && (r->items[i].state == EFS_ITEM_READY || r->items[i].state == EFS_ITEM_FAILED))
+            return true;
+    return c->stage != CALLER_DONE;
+}
+
+static void caller_run(struct caller *c)
+{
+    uint32_t index;
+    errint_t status, rc;
+    switch (c->stage) {
+    case CALLER_IDLE:
+        caller_begin(c);
+        break;
+    case CALLER_WAITS:
+        rc = efs_request_wait(c->request);
+        assert_true(rc == 0 || rc == -EDEADLK || rc == -EIO);
+        if (rc == -EDEADLK)
+            c->stage = CALLER_TAKES;
+        else
+            caller_end_round(c);
+        break;
+    case CALLER_TAKES:
+        if (efs_request_wait_any(c->request, 0, &index, &status) == 1) {
+            assert_true(status == 0 || status == -EIO);
+            efs_request_drop(c->request, index);
+        } else {
+            caller_end_round(c);
+        }
+        break;
+    case CALLER_OPENS:
+        c->stage = c->lease ? CALLER_HOLDS : --c->rounds ? CALLER_IDLE : CALLER_DONE;
+        break;
+    case CALLER_HOLDS:
+        efs_lease_release(c->lease);
+        c->lease = NULL;
+        c->stage = --c->rounds ? CALLER_IDLE : CALLER_DONE;
+        break;
+    case CALLER_READS:
+        c->stage = --c->rounds ? CALLER_IDLE : CALLER_DONE;
+        break;
+    case CALLER_DONE:
+        break;
+    }
+}
+
+static void change_budget(void)
+{
+    uint64_t least = efs_account_fixed(&fs->account) + fs->arena.segment_bytes + 8 * MIB;
+    efs_lock(fs);
+    efs_budget_change(fs, least + pick(40) * MIB);
+    efs_unlock(fs);
+}
+
+/* One step. false: nothing is left to do. */
+static bool step(void)
+{
+    unsigned able[CALLERS], count = 0;
+    for (unsigned i = 0; i < CALLERS; i++)
+        if (caller_can_run(&callers[i]))
+            able[count++] = i;
+    unsigned n = pick(count + job_count + read_count + 1);
+    if (count + job_count + read_count == 0)
+        return false;
+    struct caller *c = &callers[pick(CALLERS)];
+    if (n < count)
+        caller_run(&callers[able[n]]);
+    else if (n < count + job_count)
+        run_job(n - count);
+    else if (n < count + job_count + read_count)
+        complete_read(n - count - job_count);
+    else if (pick(4) == 0)
+        change_budget();
+    else if (c->request) /* cancelled */
+        caller_end_round(c);
+    return true;
+}
+
+/* ---- test ---- */
+
+static int setup(void **state)
+{
+    *state = &model;
+    fixture_store(&model, LAYERS, EXPERTS, 512, 1024);
+    return 0;
+}
+
+static void run_seed(uint64_t number)
+{
+    seed = number + 1;
+    for (unsigned i = 0; i < CALLERS; i++) {
+        callers[i].stage = CALLER_IDLE;
+        callers[i].rounds = ROUNDS;
+    }
+    while (step())
+        ;
+    bool good = fs->items_waiting == 0 && fs->coded_pinned == 0 && fs->extents->refs == 0 && !fs->extents->waiting &&
+                fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] == 0 && fs->in_flight == 1;
+    for (unsigned i = 0; i < CALLERS; i++)
+        good = good && callers[i].stage == CALLER_DONE;
+    if (!good)
+        fail_msg("EFS_TEST_SEED=%llu: %u experts wait, %u are pinned, %u references, %u in flight",
+                 (unsigned long long)number, fs->items_waiting, fs->coded_pinned, fs->extents->refs, fs->in_flight);
+}
+
+TEST(test_orders)
+{
+    const char *one = getenv("EFS_TEST_SEED"), *many = getenv("EFS_TEST_SEEDS");
+    uint64_t first = one ? strtoull(one, NULL, 10) : 0, count = one ? 1 : many ? strtoull(many, NULL, 10) : SEEDS;
+    uint64_t waits = 0, uncached = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (!fs)
+            fs = fixture_open(
+                &model,
+                (struct efs_options){
+                    .workers = 2, .no_state = true, .full_pool = true, .lease_wait = true, .budget_bytes = 60 * MIB});
+        run_seed(first + i);
+        if (i % SEEDS_PER_STORE == SEEDS_PER_STORE - 1 || i + 1 == count) {
+            waits += fs->stats.lease_waits + fs->stats.coded_waits;
+            uncached += fs->stats.reads_past;
+            efs_close(fs);
+            fs = NULL;
+        }
+    }
+    print_message("%llu seeds: %llu experts waited for memory, %llu reads were uncached\n", (unsigned long long)count,
+                  (unsigned long long)waits, (unsigned long long)uncached);
+    assert_true(one || waits > count);
+    efs_codec_scratch_free(scratch);
+}
+
+TEST_MAIN(setup, fixture_teardown)
