@@ -13,10 +13,10 @@ for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "GGML_BACKEND_PATH"):
 
 
 def compiled(folder, takes):
-    """A program linked with a libggml.so that takes a backend, or refuses it."""
+    """A program linked with a libggml.so that takes a backend, of a version that the backend knows, or refuses it."""
     os.makedirs(folder)
     with open(f"{folder}/ggml.c", "w") as file:
-        file.write("const char *ggml_version(void) { return \"0.9.9\"; }\n"
+        file.write(f"const char *ggml_version(void) {{ return \"{'0.25.3' if takes else '0.9.9'}\"; }}\n"
                    f"void *ggml_backend_load(const char *path) {{ return {'(void *)path' if takes else '0'}; }}\n")
     with open(f"{folder}/main.c", "w") as file:
         file.write("#include <stdio.h>\nconst char *ggml_version(void);\n"
@@ -36,7 +36,7 @@ if os.path.exists(os.path.join(BUILD, "libggml-expertfs.so")) and not SANITIZED:
     for arguments in (("{}",), ()):
         result = run(expertctl, "up", store, "--", takes, *arguments)
         check("a ggml that takes the backend: nothing is said", (result.returncode, result.stdout, result.stderr) ==
-              (0, "ran 0.9.9\n", ""), result)
+              (0, "ran 0.25.3\n", ""), result)
     result = run(expertctl, "up", store, "--", refuses, "{}")
     check("one that refuses it: a warning says what happens, and the program runs", result.returncode == 0 and
           result.stdout == "ran 0.9.9\n" and "warning: " in result.stderr and "its ggml 0.9.9 refuses" in result.stderr and
