@@ -76,12 +76,17 @@ static errint_t open_catalog(const char *path, bool parts, struct efs_catalog *c
                           plain->root, plain->files[i].path);
     if (rc < 0)
         return rc;
+    struct stat named;
     struct efs_store_plain source = {.plain = plain,
                                      .read = efs_plain_read,
                                      .close = efs_plain_close,
                                      .st = plain->files[0].opened_stat,
                                      .direct = plain->direct};
     source.st.st_mode = common_mode(plain);
+    if (stat(path, &named) == 0) { /* identifies it, also a directory or another part of a split file */
+        source.st.st_dev = named.st_dev;
+        source.st.st_ino = named.st_ino;
+    }
     rc = efs_store_open_plain(path, plain->sb.store_bytes, &source, store, err);
     free(plain->index); /* the store has a copy */
     plain->index = NULL;
