@@ -258,6 +258,15 @@ def places():
           (process.returncode, said))
 
 
+def page():
+    """The man page has the options of --help."""
+    with open(os.path.join(ROOT, "tools", "mkmodel", "mkmodel.1")) as file:
+        told = set(re.findall(r"Fl -([a-z-]+)", file.read()))
+    helped = set(re.findall(r"--([a-z-]+)", run(MKMODEL, "--help").stdout.split("options:")[1].split("Presets:")[0]))
+    check("mkmodel(1) has the options of --help", told == helped, told ^ helped)
+
+
+page()
 checkpoints()
 kinds()
 drawn()

@@ -23,7 +23,7 @@ except ImportError:
     VENV = os.path.abspath(os.path.join(os.path.realpath(__file__), "../../../build/venv/bin/python"))
     if os.path.exists(VENV) and sys.executable != VENV:
         os.execv(VENV, [VENV, *sys.argv])
-    sys.exit("mkmodel: numpy is missing\nhint: tools/setup-python installs it into build/venv")
+    sys.exit("mkmodel: numpy is missing\nhint: `apt install python3-numpy`, or tools/setup-python in the sources")
 
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1}
 # A tensor in a file: parts are the tensors of the family that it contains, concatenated. precision: values are rounded
