@@ -302,7 +302,7 @@ def unknown_versions():
         }
         """)
     for what, options, want in (("the version that is known", ['-DVERSION="0.25.3"', "-DOVERHEAD=368"], 1),
-                                ("an older version that is known", ['-DVERSION="0.20.0"', "-DOVERHEAD=368"], 1),
+                                ("an older version that is known", ['-DVERSION="0.16.0"', "-DOVERHEAD=368"], 1),
                                 ("another version", ['-DVERSION="0.25.4"', "-DOVERHEAD=368"], 0),
                                 ("tensors of another size", ['-DVERSION="0.25.3"', "-DOVERHEAD=376"], 0),
                                 ("a ggml that tells no version", ["-DOVERHEAD=368"], 0),

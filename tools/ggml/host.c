@@ -15,8 +15,8 @@
 #include <string.h>
 
 /* Versions with the struct layouts, and the numbers of operations and types, that this library is compiled with: those
- * of llama-cpp-python 0.3.36 and 0.3.35. */
-static const char *const versions[] = {"0.25.3", "0.20.0"};
+ * of llama-cpp-python 0.3.36, 0.3.35 and 0.3.34. */
+static const char *const versions[] = {"0.25.3", "0.20.0", "0.16.0"};
 #define VERSIONS (sizeof(versions) / sizeof(versions[0]))
 #define OVERHEAD_BYTES 368 /* ggml_tensor_overhead() of these */
 
