@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_source.c - any bytes as a safetensors and as a GGUF file: refused with a message, or described consistently.
+ * fuzz_source.c - any bytes as a safetensors and as a GGUF file: refused with a message, or described consistently; and
+ * opened in place, as a store whose files have these bytes.
  *
  * Each input is read three times: as either file, and as the JSON header of a safetensors file with 64 bytes of data
  * after it (so that the fuzzer does not have to find a valid length in the first 8 bytes). tests/fuzz/mutate.c runs
@@ -8,9 +9,11 @@
  */
 #include "dtype.h"
 #include "fuzz.h"
+#include "plain.h"
 #include "source.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -79,7 +82,17 @@ static void name_experts(struct efs_source_list *list)
     efs_catalog_free(&catalog);
 }
 
-static void parse(int fd, uint64_t bytes, bool gguf)
+static char folder[] = "/tmp/fuzz-XXXXXX";
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    fuzz_folder(folder);
+    return 0;
+}
+
+/* Returns whether the file was accepted. */
+static bool parse(int fd, uint64_t bytes, bool gguf)
 {
     struct efs_source_input in = {.fd = fd, .path = gguf ? "x.gguf" : "x.safetensors", .bytes = bytes};
     struct efs_source_list list = {0};
@@ -95,6 +108,30 @@ static void parse(int fd, uint64_t bytes, bool gguf)
         name_experts(&list);
     }
     efs_source_list_free(&list);
+    return ret == 0;
+}
+
+/* Opens the bytes of fd in place, as a file of this name in `folder`. The index is checked as that of a store. */
+static void open_in_place(int fd, uint64_t bytes, const char *name)
+{
+    struct efs_error err = {""};
+    struct efs_store *store;
+    uint8_t want[4096], got[4096];
+    char path[64], from[40];
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    snprintf(from, sizeof(from), "/proc/self/fd/%d", fd);
+    CHECK(symlink(from, path) == 0);
+    if (efs_plain_open(path, &store, &err) < 0) {
+        CHECK(err.text[0]);
+    } else {
+        size_t n = bytes < sizeof(want) ? (size_t)bytes : sizeof(want);
+        CHECK(pread(fd, want, n, 0) == (ssize_t)n);
+        CHECK(efs_plain_read(store->plain, sizeof(struct efs_disk_superblock), got, n) == 0);
+        CHECK(memcmp(want, got, n) == 0);
+        efs_store_close(store);
+    }
+    CHECK(unlink(path) == 0);
 }
 
 static void put(int fd, const void *data, size_t size, uint64_t offset)
@@ -110,14 +147,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     CHECK(fd >= 0);
     put(fd, data, size, 0);
-    parse(fd, size, true);
-    parse(fd, size, false);
+    if (parse(fd, size, true))
+        open_in_place(fd, size, "x.gguf");
+    if (parse(fd, size, false))
+        open_in_place(fd, size, "x.safetensors");
     for (unsigned i = 0; i < 8; i++)
         length[i] = (uint8_t)((uint64_t)size >> (8 * i));
     put(fd, length, sizeof(length), 0);
     put(fd, data, size, sizeof(length));
     put(fd, tail, sizeof(tail), sizeof(length) + size);
-    parse(fd, sizeof(length) + size + sizeof(tail), false);
+    if (parse(fd, sizeof(length) + size + sizeof(tail), false))
+        open_in_place(fd, sizeof(length) + size + sizeof(tail), "x.safetensors");
     close(fd);
     return 0;
 }
