@@ -109,16 +109,16 @@ static struct efs *open_model(void)
 TEST(full)
 {
     struct efs *fs = open_model();
-    expect_at_most(fs, "full, cold", EFS_FORM_FULL, (struct cost){90, 45, 90});
-    expect_at_most(fs, "full, in memory", EFS_FORM_FULL, (struct cost){70, 40, 90});
+    expect_at_most(fs, "full, cold", EFS_FORM_FULL, (struct cost){80, 20, 80});
+    expect_at_most(fs, "full, in memory", EFS_FORM_FULL, (struct cost){60, 12, 70});
     efs_close(fs);
 }
 
 TEST(coded)
 {
     struct efs *fs = open_model();
-    expect_at_most(fs, "coded, cold", EFS_FORM_CODED, (struct cost){60, 30, 90});
-    expect_at_most(fs, "coded, in memory", EFS_FORM_CODED, (struct cost){20, 20, 10});
+    expect_at_most(fs, "coded, cold", EFS_FORM_CODED, (struct cost){45, 12, 80});
+    expect_at_most(fs, "coded, in memory", EFS_FORM_CODED, (struct cost){15, 8, 10});
     efs_close(fs);
 }
 
