@@ -153,6 +153,8 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of extents", fs->store->path);
     efs_sys_advise_huge(fs->extents->at, (fs->extents->count + (size_t)1) * sizeof(*fs->extents->at));
     extents_layout(fs, fs->extents->at, fs->extents->object_first);
+    for (uint32_t x = 0; x < fs->extents->count; x++)
+        fs->extents->all_bytes += efs_extent_span(fs, &fs->extents->at[x], EFS_BOTH);
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         for (uint32_t x = efs_expert_extent_first(fs, e); x < efs_expert_extent_end(fs, e); x++)
             fs->extents->expert_bytes[e] += efs_extent_span(fs, &fs->extents->at[x], EFS_BOTH);

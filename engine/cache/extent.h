@@ -96,6 +96,7 @@ struct efs_extents {
     uint32_t *object_first; /* first extent of each object; one more entry at the end */
     size_t max_bytes;       /* limit of coded bytes of an extent (at least one shard) */
     uint64_t *expert_bytes; /* coded bytes by expert */
+    uint64_t all_bytes;     /* coded bytes of all extents */
     struct efs_lru protected, evictable, scan;
     struct efs_streams streams;
     uint64_t scan_bytes; /* of all extents */

@@ -7,10 +7,17 @@
  */
 #include "extent_internal.h"
 
+/* Whether the planned chunk pool has room for all extents; blocks of different sizes leave a part of it unused. */
+static bool extents_all_fit(const struct efs *fs)
+{
+    return fs->extents->all_bytes + fs->extents->all_bytes / 8 <=
+           fs->account.planned_segments * fs->arena.segment_bytes;
+}
+
 void efs_extent_set_scan(struct efs *fs, struct efs_extent *x, bool scan)
 {
     fs->extents->scan_bytes -= x->scan_bytes;
-    x->scan_bytes = scan && !x->protected ? (uint32_t)efs_extent_span(fs, x, x->required) : 0;
+    x->scan_bytes = scan && !x->protected && !extents_all_fit(fs) ? (uint32_t)efs_extent_span(fs, x, x->required) : 0;
     fs->extents->scan_bytes += x->scan_bytes;
 }
 

@@ -4,7 +4,8 @@
  * next extents before all other memory, so that a scan takes no more than its read-ahead window. An extent is dropped
  * when all of its bytes were read, in any order and by any threads, or when the streams have advanced so far that the
  * rest is not expected to be read: see STALE_AHEAD and STALE_PART. An extent that another reader requests becomes an
- * ordinary one.
+ * ordinary one. There are no scan extents while the chunk pool has room for the whole store: it is then read from disk
+ * once.
  */
 #include "extent_internal.h"
 

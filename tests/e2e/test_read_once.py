@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that fits the budget is read from disk once, however often its files are read from start to end; a larger one
+still keeps what readers use beside a scan."""
+from e2e import *
+
+need_fuse()
+model, store = shared(WIDE)
+files = sorted(name for name in os.listdir(model) if os.path.isfile(os.path.join(model, name)))
+
+
+def read_all(mount):
+    """Reads all files past the page cache; returns the bytes read from disk meanwhile."""
+    before = mount.count("disk_bytes")
+    for name in files:
+        fd = os.open(mount / name, os.O_RDONLY)
+        while os.read(fd, 1 << 20):
+            pass
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    mount.wait_idle()
+    return mount.count("disk_bytes") - before
+
+
+size = os.stat(store).st_size
+mount = Mount(store, f"budget={size // (1 << 20) * 2 + 96}M")
+passes = [read_all(mount) for _ in range(3)]
+check("the first pass reads the store", passes[0] >= size * .8, (passes, size))
+check("three passes read it once", sum(passes) <= size * 1.05, (passes, size))
+mount.unmount()
+mount = Mount(store, "budget=40M")
+passes = [read_all(mount) for _ in range(2)]
+check("a small budget holds", mount.count("chunk_pool_bytes") + mount.count("fixed_bytes") <= mount.count("budget_bytes"), mount.stat())
+check("then each pass reads it", passes[1] >= size * .5, (passes, size))
+done()
