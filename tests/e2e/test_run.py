@@ -188,7 +188,7 @@ def llama(model, store):
     program_ = (PYTHON, CLIENT)
     runs = {"a store that the program opens": (store, "--", *program_, model, scratch("out.npz")),
             "a mount of its own": ("-o", "budget=192M", store, "--", *program_, "{}/model.gguf", scratch("out.npz")),
-            "through a shell": ("-o", "budget=192M", store, "sh", "-c", '"$0" "$1" "{}/model.gguf" "$2"', *program_,
+            "through a shell": ("-o", "budget=192M", store, "--", "sh", "-c", '"$0" "$1" "{}/model.gguf" "$2"', *program_,
                                 scratch("out.npz"))}
     for what, words in runs.items():
         result = ran(*words, env={**os.environ, "EXPERTFS_BUDGET": "192M"}, timeout=240)
