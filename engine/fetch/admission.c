@@ -45,9 +45,11 @@ static bool request_holds_some(struct efs_request *request)
     if (!request->together || request->waiting == request->count)
         return false;
     pthread_mutex_lock(&request->lock);
-    for (uint32_t i = 0; i < request->count; i++)
-        some |= !request->items[i].waiting &&
-                (request->items[i].state == EFS_ITEM_LOADING || request->items[i].state == EFS_ITEM_READY);
+    for (uint32_t i = 0; i < request->count; i++) {
+        const struct efs_request_item *item = &request->items[i];
+        some |= item->got != EFS_GOT_NOTHING && !item->preload &&
+                (item->state == EFS_ITEM_LOADING || item->state == EFS_ITEM_READY);
+    }
     pthread_mutex_unlock(&request->lock);
     return some;
 }
@@ -115,7 +117,7 @@ static errint_t request_admit_each(struct efs *fs, struct efs_request *request)
         if (rc < 0 && items_wait(fs, item, 1, rc))
             return rc;
         if (rc < 0)
-            item_fail(fs, item, rc);
+            item_fail(fs, item, -ENOMEM);
     }
     return 0;
 }
@@ -150,11 +152,14 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
     return rc;
 }
 
-static void queue_unlink(struct efs *fs, struct efs_request **at)
+/* Takes a request off the queue of which no item waits. */
+static void queue_end(struct efs *fs, struct efs_request **at)
 {
-    *at = (*at)->next_queued;
+    struct efs_request *request = *at;
+    *at = request->next_queued;
     if (!*at)
         fs->leases->queue.tail = at;
+    request_set_oversize(request, false);
 }
 
 static bool queue_holds_some(const struct efs *fs)
@@ -191,8 +196,7 @@ static errint_t queue_run(struct efs *fs, bool holding)
             at = &request->next_queued;
             continue;
         }
-        queue_unlink(fs, at);
-        request_set_oversize(request, false);
+        queue_end(fs, at);
     }
     return first;
 }
@@ -225,12 +229,29 @@ void efs_admission_run(struct efs *fs)
     fs->deferred.admitted |= fs->deferred.starts.head != NULL;
 }
 
+static void item_wait(struct efs *fs, struct efs_request_item *item)
+{
+    item->waiting = true;
+    item->request->waiting++;
+    fs->items_waiting++;
+}
+
+/* A preload in a request that is for holders otherwise takes memory that is there now; it never waits. */
+static void preload_admit(struct efs *fs, struct efs_request_item *item)
+{
+    item_wait(fs, item);
+    errint_t rc = efs_items_reserve(fs, item, 1);
+    if (rc < 0)
+        item_fail(fs, item, -ECANCELED);
+    else
+        efs_items_commit(fs, item, 1);
+}
+
 void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
 {
     for (uint32_t i = 0; i < request->count; i++)
-        request->items[i].waiting = true;
-    request->waiting = request->count;
-    fs->items_waiting += request->count;
+        if (!request->together || !request->items[i].preload)
+            item_wait(fs, &request->items[i]);
     request->next_queued = NULL;
     *fs->leases->queue.tail = request;
     fs->leases->queue.tail = &request->next_queued;
@@ -238,6 +259,9 @@ void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
     if (request->waiting && request->together && efs_items_are_oversize(fs, request->items, request->count) &&
         request_may_wait_long(fs, request))
         request_set_oversize(request, true);
+    for (uint32_t i = 0; request->together && i < request->count; i++)
+        if (request->items[i].preload)
+            preload_admit(fs, &request->items[i]);
 }
 
 void efs_admission_cancel(struct efs *fs, efs_cancel_item_fn *cancelled, const void *arg)
@@ -252,7 +276,7 @@ void efs_admission_cancel(struct efs *fs, efs_cancel_item_fn *cancelled, const v
         if (request->waiting)
             at = &request->next_queued;
         else
-            queue_unlink(fs, at);
+            queue_end(fs, at);
     }
     efs_retry(fs, EFS_RETRY_ADMIT);
 }

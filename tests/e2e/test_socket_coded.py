@@ -241,6 +241,20 @@ for one_client in (True, False):
         library.efs_client_close(client)
 check("nothing is held", mount.wait_idle(), mount.stat())
 
+print("-- uses that nobody waits for")
+os.setxattr(mount.path, "user.expertfs.budget", b"64M")
+one.send(ASK, [(n, 1, n) for n in range(2)], form=AS_CODED)
+held = [one.coded()[0] for _ in range(2)]
+other = Client(mount)
+other.send(ASK, [(n, 1, NOTIFY) for n in range(EXPERTS)], layer=1, form=AS_CODED)
+other.close()
+two.send(ASK, [(3, 1, 3)], form=AS_CODED)
+check("do not hold up a request that fits", two.coded()[:2] == (3, 0))
+two.send(DROP, [(0, 0, 3)])
+one.send(DROP, [(0, 0, tag) for tag in held])
+check("nothing is held", mount.wait_idle(), mount.stat())
+os.setxattr(mount.path, "user.expertfs.budget", b"40M")
+
 print("-- told on and on")
 for layer in (0, 1):
     one.send(ASK, [(n, 1, layer * EXPERTS + n) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
