@@ -126,9 +126,9 @@ void efs_items_answer(struct efs *fs, struct efs_request_item *answers)
 {
     for (struct efs_request_item *item = answers, *next; item; item = next) {
         next = item->next;
-        bool full = item->form == EFS_FORM_FULL, failed = item->error < 0 && item->error != -ECANCELED;
-        efs_count(&fs->stats, lease_errors, full && failed);
-        efs_count(&fs->stats, coded_errors, !full && failed);
+        bool full = item->form == EFS_FORM_FULL;
+        efs_count(&fs->stats, lease_errors, full && item->error < 0);
+        efs_count(&fs->stats, coded_errors, !full && item->error < 0);
         item_done(item, item->error, full && item->error == 0 ? &fs->leases->handles[item->expert] : NULL);
         efs_in_flight_end(fs);
     }
