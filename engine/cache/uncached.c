@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* uncached.c - see uncached.h. A leaf lock guards the free slots and the queue for them. */
+/* uncached.c - see uncached.h. */
 #include "uncached.h"
 
 #include "container.h"
@@ -9,29 +9,24 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define SLOTS_MAX 4u /* one more than workers, so that a read is in flight while all workers decode; but at most 4 */
 
 struct slot {
+    struct efs_slot slot; /* its memory: the pages of the shard's E chunk, followed by those of its SM chunk */
     struct efs_io e, sm;
     struct efs_job job;
-    struct slot *next; /* free */
     struct efs *fs;
     struct efs_uncached *read;
     size_t done; /* bytes of the read that are decoded */
     struct efs_piece piece;
-    uint8_t *memory; /* the pages of the shard's E chunk, followed by those of its SM chunk */
     _Atomic int pending;
     _Atomic errint_t error;
 };
 
 struct efs_uncached_slots {
-    pthread_mutex_t lock;
-    struct slot *free;
-    EFS_QUEUE(struct efs_uncached) waiting;
-    uint8_t *memory;
-    struct slot slots[SLOTS_MAX];
+    struct efs_slots slots;
+    struct slot slot[SLOTS_MAX];
 };
 
 static void slot_io_done(struct slot *slot, errint_t error)
@@ -72,8 +67,8 @@ static void slot_read_next(struct slot *slot)
     const struct efs_uncached *read = slot->read;
     slot->piece = efs_piece_at(fs, slot->piece.object, slot->piece.at + slot->piece.bytes, read->bytes - slot->done);
     const struct efs_disk_shard *s = &fs->store->shards[slot->piece.shard];
-    size_t e = slot_io(&slot->e, s->e_offset, s->e_bytes, slot->memory, slot_e_done);
-    size_t sm = slot_io(&slot->sm, s->sm_offset, s->sm_bytes, slot->memory + e, slot_sm_done);
+    size_t e = slot_io(&slot->e, s->e_offset, s->e_bytes, slot->slot.memory, slot_e_done);
+    size_t sm = slot_io(&slot->sm, s->sm_offset, s->sm_bytes, slot->slot.memory + e, slot_sm_done);
     slot->pending = (e != 0) + (sm != 0);
     slot->e.next = sm ? &slot->sm : NULL;
     efs_io_submit(fs->io, e ? &slot->e : &slot->sm);
@@ -91,18 +86,9 @@ static void slot_begin(struct slot *slot, struct efs_uncached *read)
 /* Passes the slot to the next read in the queue, or frees it. */
 static void slot_put(struct slot *slot)
 {
-    struct efs_uncached_slots *slots = slot->fs->uncached;
-    pthread_mutex_lock(&slots->lock);
-    struct efs_uncached *next = slots->waiting.head;
-    if (next && !(slots->waiting.head = next->next))
-        EFS_QUEUE_INIT(&slots->waiting);
-    if (!next) {
-        slot->next = slots->free;
-        slots->free = slot;
-    }
-    pthread_mutex_unlock(&slots->lock);
+    struct efs_slot_waiter *next = efs_slots_put(&slot->fs->uncached->slots, &slot->slot);
     if (next)
-        slot_begin(slot, next);
+        slot_begin(slot, EFS_CONTAINER(next, struct efs_uncached, waiter));
 }
 
 static errint_t slot_decode(struct slot *slot, struct efs_codec_scratch *scratch)
@@ -137,16 +123,9 @@ static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 
 void efs_uncached_read(struct efs *fs, struct efs_uncached *read)
 {
-    struct efs_uncached_slots *slots = fs->uncached;
-    pthread_mutex_lock(&slots->lock);
-    struct slot *slot = slots->free;
+    struct efs_slot *slot = efs_slots_get(&fs->uncached->slots, &read->waiter);
     if (slot)
-        slots->free = slot->next;
-    else
-        EFS_QUEUE_PUSH(&slots->waiting, read);
-    pthread_mutex_unlock(&slots->lock);
-    if (slot)
-        slot_begin(slot, read);
+        slot_begin(EFS_CONTAINER(slot, struct slot, slot), read);
 }
 
 static unsigned slot_count(const struct efs *fs)
@@ -164,21 +143,12 @@ errint_t efs_uncached_build(struct efs *fs)
     struct efs_uncached_slots *slots = efs_sys_calloc(1, sizeof(*slots));
     if (!slots)
         return -ENOMEM;
-    EFS_QUEUE_INIT(&slots->waiting);
-    pthread_mutex_init(&slots->lock, NULL);
     fs->uncached = slots;
-    if (efs_uncached_bytes(fs) == 0) /* an empty store */
-        return 0;
-    slots->memory =
-        efs_sys_mmap(NULL, efs_uncached_bytes(fs), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!slots->memory)
-        return -ENOMEM;
-    for (unsigned i = 0; i < slot_count(fs); i++) {
-        slots->slots[i] = (struct slot){
-            .fs = fs, .job.run = slot_run, .memory = slots->memory + i * fs->shard_bytes_max, .next = slots->free};
-        slots->free = &slots->slots[i];
+    for (unsigned i = 0; i < SLOTS_MAX; i++) {
+        slots->slot[i].fs = fs;
+        slots->slot[i].job.run = slot_run;
     }
-    return 0;
+    return efs_slots_build(&slots->slots, slots->slot, sizeof(slots->slot[0]), slot_count(fs), fs->shard_bytes_max);
 }
 
 void efs_uncached_destroy(struct efs *fs)
@@ -186,9 +156,7 @@ void efs_uncached_destroy(struct efs *fs)
     struct efs_uncached_slots *slots = fs->uncached;
     if (!slots)
         return;
-    if (slots->memory)
-        efs_sys_munmap(slots->memory, efs_uncached_bytes(fs));
-    pthread_mutex_destroy(&slots->lock);
+    efs_slots_destroy(&slots->slots);
     free(slots);
     fs->uncached = NULL;
 }

@@ -8,12 +8,12 @@
 #ifndef EFS_UNCACHED_H
 #define EFS_UNCACHED_H
 
-#include "efs.h"
+#include "slots.h"
 
 /* A read of raw bytes [begin, begin + bytes) of an object, which may continue in the next objects, into dst. The caller
  * keeps it allocated until done() is called. */
 struct efs_uncached {
-    struct efs_uncached *next; /* while it waits for a slot */
+    struct efs_slot_waiter waiter;
     uint32_t object;
     uint64_t begin;
     size_t bytes;

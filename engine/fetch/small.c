@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* small.c - see small.h. A leaf lock guards the free slots and the queue for them. */
+/* small.c - see small.h. */
 #include "small.h"
 
 #include "checks.h"
@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define SLOTS 16u
 #define SLOT_PAGES 20u
@@ -24,11 +23,10 @@ struct slot_page {
 };
 
 struct slot {
-    struct slot *next; /* free */
+    struct efs_slot slot; /* first */
     struct efs *fs;
     struct efs_small *read;
     struct efs_job job;
-    uint8_t *memory;
     size_t done; /* bytes of the read that are decoded */
     /* The shard that has the next bytes, and what is needed of it. */
     uint32_t shard;
@@ -49,11 +47,8 @@ struct slot {
 };
 
 struct efs_small_slots {
-    pthread_mutex_t lock;
-    struct slot *free;
-    EFS_QUEUE(struct efs_small) waiting;
-    uint8_t *memory;
-    struct slot slots[SLOTS];
+    struct efs_slots slots;
+    struct slot slot[SLOTS];
 };
 
 static const struct efs_disk_shard *shard_of(const struct slot *slot)
@@ -68,7 +63,7 @@ static enum efs_format format_of(const struct slot *slot)
 
 static uint8_t *page_memory(const struct slot *slot, uint32_t i)
 {
-    return slot->memory + (size_t)i * EFS_ALIGN;
+    return slot->slot.memory + (size_t)i * EFS_ALIGN;
 }
 
 /* ---- pages ---- */
@@ -318,19 +313,10 @@ static void slot_start(struct efs_job *job, struct efs_codec_scratch *scratch);
 /* Passes the slot to the next read in the queue, or frees it. */
 static void slot_put(struct slot *slot)
 {
-    struct efs_small_slots *slots = slot->fs->small;
-    pthread_mutex_lock(&slots->lock);
-    struct efs_small *next = slots->waiting.head;
-    if (next && !(slots->waiting.head = next->next))
-        EFS_QUEUE_INIT(&slots->waiting);
-    if (!next) {
-        slot->next = slots->free;
-        slots->free = slot;
-    }
-    pthread_mutex_unlock(&slots->lock);
+    struct efs_slot_waiter *next = efs_slots_put(&slot->fs->small->slots, &slot->slot);
     if (!next)
         return;
-    slot->read = next;
+    slot->read = EFS_CONTAINER(next, struct efs_small, waiter);
     slot->job.run = slot_start;
     efs_workers_push(slot->fs->workers, &slot->job);
 }
@@ -394,16 +380,10 @@ static void slot_start(struct efs_job *job, struct efs_codec_scratch *scratch)
 
 void efs_small_read(struct efs *fs, struct efs_small *read)
 {
-    struct efs_small_slots *slots = fs->small;
-    pthread_mutex_lock(&slots->lock);
-    struct slot *slot = slots->free;
-    if (slot)
-        slots->free = slot->next;
-    else
-        EFS_QUEUE_PUSH(&slots->waiting, read);
-    pthread_mutex_unlock(&slots->lock);
-    if (!slot)
+    struct efs_slot *free_slot = efs_slots_get(&fs->small->slots, &read->waiter);
+    if (!free_slot)
         return;
+    struct slot *slot = EFS_CONTAINER(free_slot, struct slot, slot);
     slot->read = read;
     slot_begin(slot);
 }
@@ -434,22 +414,14 @@ errint_t efs_small_build(struct efs *fs)
     struct efs_small_slots *slots = efs_sys_calloc(1, sizeof(*slots));
     if (!slots)
         return -ENOMEM;
-    EFS_QUEUE_INIT(&slots->waiting);
-    pthread_mutex_init(&slots->lock, NULL);
     fs->small = slots;
-    slots->memory = efs_sys_mmap(NULL, SLOTS * SLOT_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!slots->memory)
-        return -ENOMEM;
     for (unsigned i = 0; i < SLOTS; i++) {
-        struct slot *slot = &slots->slots[i];
+        struct slot *slot = &slots->slot[i];
         slot->fs = fs;
-        slot->memory = slots->memory + i * SLOT_BYTES;
         for (unsigned k = 0; k < SLOT_PAGES; k++)
             slot->io[k].slot = slot;
-        slot->next = slots->free;
-        slots->free = slot;
     }
-    return 0;
+    return efs_slots_build(&slots->slots, slots->slot, sizeof(slots->slot[0]), SLOTS, SLOT_BYTES);
 }
 
 void efs_small_destroy(struct efs *fs)
@@ -457,9 +429,7 @@ void efs_small_destroy(struct efs *fs)
     struct efs_small_slots *slots = fs->small;
     if (!slots)
         return;
-    if (slots->memory)
-        efs_sys_munmap(slots->memory, SLOTS * SLOT_BYTES);
-    pthread_mutex_destroy(&slots->lock);
+    efs_slots_destroy(&slots->slots);
     free(slots);
     fs->small = NULL;
 }

@@ -10,12 +10,13 @@
 #define EFS_SMALL_H
 
 #include "efs.h"
+#include "slots.h"
 
 #define EFS_SMALL_BYTES (32u << 10)
 
 /* A read of raw bytes [begin, begin + bytes) of an object into dst. The caller keeps it allocated until done(). */
 struct efs_small {
-    struct efs_small *next; /* while it waits for a slot */
+    struct efs_slot_waiter waiter;
     uint32_t extent, object;
     uint64_t begin;
     size_t bytes;
