@@ -229,12 +229,7 @@ bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
 
 bool efs_full_any_in_use(const struct efs *fs)
 {
-    return efs_full_in_use_beyond(fs, 0);
-}
-
-bool efs_full_in_use_beyond(const struct efs *fs, uint32_t leased)
-{
-    return fs->full->leased_count > leased || fs->full->filling_count + fs->full->copied_count > 0;
+    return fs->full->leased_count + fs->full->filling_count + fs->full->copied_count > 0;
 }
 
 void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_request_item *waiter, bool fresh)

@@ -60,7 +60,6 @@ bool efs_full_evict_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
 void efs_full_lease(struct efs *fs, uint32_t expert);
 bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd);
 bool efs_full_any_in_use(const struct efs *fs); /* any expert is leased, being filled or copied from */
-bool efs_full_in_use_beyond(const struct efs *fs, uint32_t leased); /* beyond `leased` leases */
 /* Fills: a NONE expert is being filled for this waiter; fresh: in memory without pages. Join: adds a waiter to a
  * FILLING expert and returns the previous newest one. Filled: the expert is READY in this memory file, or NONE (NULL);
  * returns the waiters, newest first. */
