@@ -153,11 +153,14 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of extents", fs->store->path);
     efs_sys_advise_huge(fs->extents->at, (fs->extents->count + (size_t)1) * sizeof(*fs->extents->at));
     extents_layout(fs, fs->extents->at, fs->extents->object_first);
-    for (uint32_t x = 0; x < fs->extents->count; x++)
-        fs->extents->all_bytes += efs_extent_span(fs, &fs->extents->at[x], EFS_BOTH);
-    for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        for (uint32_t x = efs_expert_extent_first(fs, e); x < efs_expert_extent_end(fs, e); x++)
-            fs->extents->expert_bytes[e] += efs_extent_span(fs, &fs->extents->at[x], EFS_BOTH);
+    for (uint32_t i = 0; i < fs->extents->count; i++) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        uint32_t group = fs->store->objects[x->object].group;
+        size_t bytes = efs_extent_span(fs, x, EFS_BOTH);
+        fs->extents->all_bytes += bytes;
+        if (group < fs->store->expert_count)
+            fs->extents->expert_bytes[group] += bytes;
+    }
     efs_lru_init(&fs->extents->protected, &fs->extents->at[0].link, sizeof(struct efs_extent));
     efs_lru_init(&fs->extents->evictable, &fs->extents->at[0].link, sizeof(struct efs_extent));
     efs_lru_init(&fs->extents->scan, &fs->extents->at[0].link, sizeof(struct efs_extent));
