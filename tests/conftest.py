@@ -116,6 +116,9 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
     if "TEST_COUNTS" in os.environ and not hasattr(config, "workerinput"):
         with open(os.environ["TEST_COUNTS"], "a") as file:
             file.write(f"{counts[0]} {counts[1] + counts[2]} {counts[3]}\n")
+        with open(os.environ["TEST_COUNTS"] + ".failed", "a") as file:
+            for report in stats.get("failed", []) + stats.get("error", []):
+                file.write(f"{report.nodeid}: {str(report.longrepr)[:2000]}\n")
     known = seconds_known() if os.path.exists(SECONDS) else {}
     for reports in stats.values():
         for report in reports:

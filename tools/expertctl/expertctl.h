@@ -14,6 +14,8 @@
 #include "expertfs.h"
 #include "process.h"
 
+#include <time.h>
+
 enum { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2 };
 
 struct ctl_command {
@@ -27,6 +29,12 @@ extern const struct ctl_command ctl_up, ctl_down, ctl_ls, ctl_status, ctl_log, c
 /* Prints json, and frees it; NULL, as of json_pack() without memory, is an error. Returns the exit status. */
 struct json_t;
 int ctl_print_json(struct json_t *json);
+
+/* Compares times of files, to the nanosecond: two may be made within a second. */
+static inline bool ctl_is_later(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec != b->tv_sec ? a->tv_sec > b->tv_sec : a->tv_nsec > b->tv_nsec;
+}
 
 /* tools_fail() for expertctl. rc: -errno. */
 static inline int ctl_fail(errint_t rc, const struct efs_error *err)

@@ -5,6 +5,8 @@
  */
 #include "hub.h"
 
+#include "expertctl.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -105,17 +107,17 @@ static bool snapshot_find(const char *repository, const char *prefix, char *path
     char folder[4300], at[4600];
     const struct dirent *entry;
     struct stat st;
-    time_t newest = 0;
+    struct timespec newest = {0};
     bool any = false;
     snprintf(folder, sizeof(folder), "%s/snapshots", repository);
     DIR *directory = opendir(folder);
     while (directory && (entry = readdir(directory))) {
         snprintf(at, sizeof(at), "%s/%s", folder, entry->d_name);
         if (entry->d_name[0] == '.' || strncmp(entry->d_name, prefix, strlen(prefix)) != 0 || stat(at, &st) < 0 ||
-            (any && st.st_mtime <= newest))
+            (any && !ctl_is_later(&st.st_mtim, &newest)))
             continue;
         any = (size_t)snprintf(path, room, "%s", at) < room;
-        newest = st.st_mtime;
+        newest = st.st_mtim;
     }
     if (directory)
         closedir(directory);

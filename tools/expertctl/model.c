@@ -95,7 +95,7 @@ static bool store_by_name(const char *folder, const char *name, char *path, size
     char is[256], at[4400];
     struct dirent **stores;
     struct stat st;
-    time_t newest = 0;
+    struct timespec newest = {0};
     int count = ctl_stores_list(folder, &stores);
     bool any = false;
     for (int i = 0; i < count; i++) {
@@ -103,9 +103,9 @@ static bool store_by_name(const char *folder, const char *name, char *path, size
         bool exact = strlen(name) == strlen(last) - 4 && strncmp(last, name, strlen(name)) == 0;
         snprintf(at, sizeof(at), "%s/%s", folder, last);
         if ((exact || strcmp(ctl_store_name(last, is, sizeof(is)), name) == 0) && stat(at, &st) == 0 &&
-            (exact || !any || st.st_mtime > newest)) {
+            (exact || !any || ctl_is_later(&st.st_mtim, &newest))) {
             any = (size_t)snprintf(path, room, "%s", at) < room;
-            newest = exact ? INT64_MAX : st.st_mtime;
+            newest = exact ? (struct timespec){.tv_sec = INT64_MAX} : st.st_mtim;
         }
         free(stores[i]);
     }
