@@ -42,6 +42,11 @@ bool efs_predictor_needs_states(enum efs_predictor_kind kind)
     return (unsigned)kind < EFS_PREDICTORS && kinds[kind]->states;
 }
 
+bool efs_predictor_needs_gates(enum efs_predictor_kind kind)
+{
+    return (unsigned)kind < EFS_PREDICTORS && kinds[kind]->gates;
+}
+
 /* ---- construction ------------------------------------------------------------------------------------------------ */
 
 static bool config_valid(const struct efs_predict_config *c)
@@ -90,7 +95,7 @@ int efs_predictor_new(const struct efs_predict_config *config, struct efs_predic
     *out = NULL;
     if (!config_valid(config))
         return -EINVAL;
-    if (kinds[config->kind]->states && (!config->gates || config->state_width == 0))
+    if ((kinds[config->kind]->states && config->state_width == 0) || (kinds[config->kind]->gates && !config->gates))
         return -ENODATA;
     p = calloc(1, sizeof(*p));
     if (!p)

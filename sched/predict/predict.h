@@ -30,7 +30,7 @@
  *                   the exponents are learned online
  *
  * These need only the chosen experts; fmoe uses the gate's scores if the caller provides them. The other predictors
- * need the inputs of the routers, and the routers (predict_gate.c):
+ * need the inputs of the routers, and all but promoe the routers (predict_gate.c):
  *
  *     mixtral-offloading  the router of the later layer, on this layer's state (Mixtral-Offloading)
  *     hybrimoe            the same up to three layers ahead; a moving average of scores otherwise (HybriMoE)
@@ -79,8 +79,9 @@ enum efs_predictor_kind {
 /* "deepspeed", ...; NULL for an invalid kind. efs_predictor_by_name() returns EFS_PREDICTORS for an unknown name. */
 const char *efs_predictor_name(enum efs_predictor_kind kind);
 enum efs_predictor_kind efs_predictor_by_name(const char *name);
-/* Whether the kind needs the config's gates, and states in its observations. */
+/* Whether the kind needs states in its observations; the config's gates. */
 bool efs_predictor_needs_states(enum efs_predictor_kind kind);
+bool efs_predictor_needs_gates(enum efs_predictor_kind kind);
 
 /* How fmoe finds a map. TRAJECTORY: by the layers of this iteration; SEMANTIC: by the iteration before; BOTH, as
  * published: by the layers, and for the first layers by the iteration before. */
@@ -124,8 +125,8 @@ struct efs_prediction {
 
 struct efs_predictor;
 
-/* 0; -EINVAL: a number is out of range; -ENODATA: the kind needs gates; -E2BIG: memory_bytes is too small; -ENOMEM. The
- * caller owns *predictor. */
+/* 0; -EINVAL: a number is out of range; -ENODATA: the kind needs a state_width, or gates; -E2BIG: memory_bytes is too
+ * small; -ENOMEM. The caller owns *predictor. */
 int efs_predictor_new(const struct efs_predict_config *config, struct efs_predictor **predictor);
 void efs_predictor_free(struct efs_predictor *predictor); /* NULL is allowed */
 
@@ -176,6 +177,10 @@ int efs_predict_load(struct efs_predictor *predictor, const void *bytes, size_t 
  * returns 0 or an error, which efs_predict_load_from returns. */
 typedef int efs_predict_read_fn(void *from, uint64_t at, void *bytes, size_t size);
 int efs_predict_load_from(struct efs_predictor *predictor, efs_predict_read_fn *read, void *from, uint64_t size);
+/* The config of a saved predictor, without gates: the numbers are not checked. bytes: at least the first
+ * EFS_PREDICT_HEADER_BYTES that were saved. 0; -EUCLEAN: not a saved predictor. */
+#define EFS_PREDICT_HEADER_BYTES 72u
+int efs_predict_saved_config(const void *bytes, size_t size, struct efs_predict_config *config);
 
 #ifdef __cplusplus
 }

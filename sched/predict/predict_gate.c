@@ -381,6 +381,7 @@ static unsigned gate_score_linear(struct efs_predictor *p, unsigned s, int64_t t
 
 const struct efs_predict_ops efs_predict_offloading = {.name = "mixtral-offloading",
                                                        .states = true,
+                                                       .gates = true,
                                                        .open = gate_open,
                                                        .begin = gate_begin,
                                                        .state = gate_keep,
@@ -388,6 +389,7 @@ const struct efs_predict_ops efs_predict_offloading = {.name = "mixtral-offloadi
 
 const struct efs_predict_ops efs_predict_hybrimoe = {.name = "hybrimoe",
                                                      .states = true,
+                                                     .gates = true,
                                                      .open = gate_open_hybrimoe,
                                                      .begin = gate_begin,
                                                      .state = gate_keep,
@@ -397,6 +399,7 @@ const struct efs_predict_ops efs_predict_hybrimoe = {.name = "hybrimoe",
 
 const struct efs_predict_ops efs_predict_dali = {.name = "dali",
                                                  .states = true,
+                                                 .gates = true,
                                                  .open = gate_open_dali,
                                                  .begin = gate_begin,
                                                  .state = gate_keep_dali,
@@ -405,6 +408,7 @@ const struct efs_predict_ops efs_predict_dali = {.name = "dali",
 
 const struct efs_predict_ops efs_predict_linear = {.name = "linear",
                                                    .states = true,
+                                                   .gates = true,
                                                    .open = gate_open_linear,
                                                    .begin = gate_begin,
                                                    .state = gate_keep,

@@ -37,7 +37,8 @@ struct efs_predict_sequence {
 
 struct efs_predict_ops {
     const char *name;
-    bool states; /* needs gates, and states */
+    bool states; /* needs states */
+    bool gates;  /* needs gates, too */
     /* Allocates tables with efs_predict_table. 0, -ENOMEM, -E2BIG. */
     int (*open)(struct efs_predictor *p);
     void (*begin)(struct efs_predictor *p, unsigned sequence); /* this and all below may be NULL, except score */

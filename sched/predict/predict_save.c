@@ -3,7 +3,8 @@
  * predict_save.c - saves and loads the learned data: a header, then the learned tables in their memory layout.
  *
  *     u8[8]  "EFSGUESS"
- *     u32    version (2), kind, layers, experts, chosen, distances, sequences; maps, requests and width of the tuning
+ *     u32    version (3), kind, layers, experts, chosen, distances, sequences; maps, requests and width of the tuning
+ *     u32    width of states, 0
  *     u64    memory_bytes
  *     u64    checksum of the tables: FNV-1a of 64 bits
  *
@@ -14,16 +15,16 @@
 
 #include <errno.h>
 
-#define VERSION 2u
+#define VERSION 3u
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tables are saved as they are in memory");
 
 struct header {
     char magic[8];
-    uint32_t numbers[10];
+    uint32_t numbers[12];
     uint64_t memory_bytes, checksum;
 };
-_Static_assert(sizeof(struct header) == 64, "no padding");
+_Static_assert(sizeof(struct header) == EFS_PREDICT_HEADER_BYTES, "no padding");
 
 static struct header header_of(const struct efs_predictor *p)
 {
@@ -32,9 +33,31 @@ static struct header header_of(const struct efs_predictor *p)
 
     return (struct header){"EFSGUESS",
                            {VERSION, c->kind, c->layers, c->experts, c->chosen, c->distances, c->sequences, t->maps,
-                            t->requests, t->width},
+                            t->requests, t->width, c->state_width, 0},
                            c->memory_bytes,
                            UINT64_C(0xcbf29ce484222325)};
+}
+
+int efs_predict_saved_config(const void *bytes, size_t size, struct efs_predict_config *config)
+{
+    struct header header;
+    const uint32_t *n = header.numbers;
+
+    if (size < sizeof(header))
+        return -EUCLEAN;
+    memcpy(&header, bytes, sizeof(header));
+    if (memcmp(header.magic, "EFSGUESS", sizeof(header.magic)) != 0 || n[0] != VERSION)
+        return -EUCLEAN;
+    *config = (struct efs_predict_config){.kind = (enum efs_predictor_kind)n[1],
+                                          .layers = n[2],
+                                          .experts = n[3],
+                                          .chosen = n[4],
+                                          .distances = n[5],
+                                          .sequences = n[6],
+                                          .memory_bytes = header.memory_bytes,
+                                          .state_width = n[10],
+                                          .tuning = {.maps = n[7], .requests = n[8], .width = n[9]}};
+    return 0;
 }
 
 static uint64_t checksum_add(uint64_t hash, const void *bytes, size_t size)

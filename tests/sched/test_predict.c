@@ -213,6 +213,18 @@ static uint8_t *save(const struct efs_predictor *p, size_t *size)
     return bytes;
 }
 
+static void check_saved_config(const uint8_t *bytes, size_t size, enum efs_predictor_kind kind)
+{
+    struct efs_predict_config config;
+
+    assert_int_equal(efs_predict_saved_config(bytes, EFS_PREDICT_HEADER_BYTES - 1, &config), -EUCLEAN);
+    assert_int_equal(efs_predict_saved_config(bytes + 1, size - 1, &config), -EUCLEAN);
+    assert_int_equal(efs_predict_saved_config(bytes, size, &config), 0);
+    assert_true(config.kind == kind && config.layers == LAYERS && config.experts == EXPERTS &&
+                config.chosen == CHOSEN && config.distances == small.distances && config.sequences == small.sequences &&
+                config.memory_bytes == small.memory_bytes && config.state_width == WIDTH && !config.gates);
+}
+
 TEST(state_round_trip)
 {
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
@@ -228,6 +240,7 @@ TEST(state_round_trip)
         assert_int_equal(efs_predict_end(p, 1), 0);
         free(bytes);
         bytes = save(p, &size);
+        check_saved_config(bytes, size, kind);
         assert_int_equal(efs_predict_load(other, bytes, size), 0);
         for (unsigned i = 0; i < 2; i++) {
             struct efs_predictor *one = i ? other : p;
@@ -266,9 +279,9 @@ static void put_checksum(uint8_t *bytes, size_t size)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
-    for (size_t i = 64; i < size; i++)
+    for (size_t i = EFS_PREDICT_HEADER_BYTES; i < size; i++)
         hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
-    memcpy(bytes + 56, &hash, 8);
+    memcpy(bytes + EFS_PREDICT_HEADER_BYTES - 8, &hash, 8);
 }
 
 /* A predictor may refuse damaged bytes or load them, but must not access memory outside its tables: sanitizers
@@ -304,7 +317,8 @@ TEST(damaged_bytes_are_refused)
             int rc;
 
             bytes[at] ^= (uint8_t)(1u << i % 8);
-            assert_int_equal(efs_predict_load(p, bytes, size), at < 8 || at >= 56 ? -EUCLEAN : -EINVAL);
+            assert_int_equal(efs_predict_load(p, bytes, size),
+                             at < 8 || at >= EFS_PREDICT_HEADER_BYTES - 8 ? -EUCLEAN : -EINVAL);
             after = save(p, &size_after);
             assert_memory_equal(after, nothing, size);
             free(after);

@@ -41,7 +41,7 @@ TEST(no_gates_no_predictor)
         without.kind = kind;
         without.gates = NULL;
         without.state_width = WIDTH;
-        assert_int_equal(efs_predictor_new(&without, &p), efs_predictor_needs_states(kind) ? -ENODATA : 0);
+        assert_int_equal(efs_predictor_new(&without, &p), efs_predictor_needs_gates(kind) ? -ENODATA : 0);
         efs_predictor_free(p);
         without.gates = small.gates;
         without.state_width = 0;
@@ -51,7 +51,8 @@ TEST(no_gates_no_predictor)
         assert_int_equal(efs_predictor_new(&without, &p), -EINVAL);
     }
     assert_false(efs_predictor_needs_states(EFS_PREDICT_MIXED) || efs_predictor_needs_states(EFS_PREDICTORS));
-    assert_true(efs_predictor_needs_states(EFS_PREDICT_LINEAR));
+    assert_true(efs_predictor_needs_states(EFS_PREDICT_LINEAR) && efs_predictor_needs_gates(EFS_PREDICT_LINEAR));
+    assert_true(efs_predictor_needs_states(EFS_PREDICT_PROMOE) && !efs_predictor_needs_gates(EFS_PREDICT_PROMOE));
 }
 
 TEST(state_format)

@@ -3,7 +3,7 @@
 #include "test.h"
 #include "predict_cases.h"
 
-enum { HEADER = 64, CHECKSUM_AT = 56, INPUTS = WIDTH + 1, WIDE = 4000 };
+enum { HEADER = EFS_PREDICT_HEADER_BYTES, CHECKSUM_AT = HEADER - 8, INPUTS = WIDTH + 1, WIDE = 4000 };
 
 /* A saved predictor: the header, the networks, and whether they are trained. */
 struct saved {

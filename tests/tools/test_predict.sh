@@ -56,16 +56,18 @@ run 0 "$dir/one.route" # a single layer: only the next token is ahead
 
 # Hidden states: all layers of a token have the same one and the same router
 run 1 --predictors linear "$dir/eval.route"
-warns 'linear: .*eval.route has no hidden states and routers'
+warns 'linear: .*eval.route has no hidden states;'
 run 0 "$dir/eval.route"
 says 'no hidden states: without the predictors that need them'
 grep -q '^dali' "$dir/out" && complain "a predictor without what it needs: $(cat "$dir/out")"
-"$python" - "$dir/states.route" <<'P' || exit 1
+states_trace() { # NAME PARTS
+    "$python" - "$dir/$1.route" "$2" <<'P' || exit 1
 import random, struct, sys
 L, E, K, T, r = 4, 8, 2, 200, random.Random(1)
+parts = int(sys.argv[2])
 with open(sys.argv[1], "wb") as f:
-    f.write(b"MOETRACE" + struct.pack("<6IQ2I", 2, L, E, K, 2 + 4 + 8 + 16, 3, T, E, 0) + b"tst")
-    for e in [e for layer in range(L) for e in range(E)]:
+    f.write(b"MOETRACE" + struct.pack("<6IQ2I", 2, L, E, K, parts, 3, T, E, 0) + b"tst")
+    for e in [e for layer in range(L) for e in range(E)] if parts & 16 else []:
         f.write(struct.pack(f"<{E}e", *[8 * (i == e) for i in range(E)]))
     for token in range(T):
         state = [r.random() for e in range(E)]
@@ -75,17 +77,27 @@ with open(sys.argv[1], "wb") as f:
         f.write(struct.pack(f"<{L * E}e", *[s / 8 for layer in states for s in layer]))
         f.write(struct.pack(f"<{L * E}e", *[s for layer in states for s in layer]) + bytes(2 * E))
 P
+}
+states_trace states $((2 + 4 + 8 + 16))
+states_trace no-routers $((2 + 4 + 8))
 run 0 --learn no "$dir/states.route"
 says 'scores of all experts'
 for name in mixtral-offloading hybrimoe dali linear; do
     grep -q '^1.000 1.000 1.000 ' <<<"$(figures $name)" || complain "$name: $(figures $name)"
 done
 run 1 --history "$dir/states.route" --predictors dali "$dir/same.route"
+run 0 --history "$dir/states.route" --predictors mixed "$dir/same.route" # states of the history alone are not used
 run 1 --predictors promoe "$dir/states.route" # trained ahead, from a history with states
 warns 'promoe: no --history with hidden states to train on'
 run 1 --predictors promoe --history "$dir/eval.route" "$dir/states.route"
-run 0 --predictors promoe --history "$dir/states.route" "$dir/states.route"
-grep -q '^0\.[89][0-9]* 0\.[89]' <<<"$(figures promoe)" || complain "promoe: $(figures promoe)"
+for trace in states no-routers; do
+    run 0 --history "$dir/no-routers.route" "$dir/$trace.route"
+    grep -q '^0\.[89][0-9]* 0\.[89]' <<<"$(figures promoe)" || complain "promoe: $(figures promoe)"
+done
+says 'no weights of the routers: without the predictors that need them'
+grep -q '^dali' "$dir/out" && complain "a predictor without the routers: $(cat "$dir/out")"
+run 1 --predictors dali "$dir/no-routers.route"
+warns 'dali: .*no-routers.route has no weights of the routers;'
 
 # With the repetitive trace as history all predictions are right; deepspeed has none for the first of 20 tokens
 run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe,moe-infinity,fmoe,mixed "$dir/same.route"

@@ -31,7 +31,8 @@ struct player {
     uint16_t *order;                    /* [experts]: the chosen experts, then the rest by descending score */
     float *scores;                      /* [experts], in that order */
     float *state;                       /* [width] */
-    void *learned; /* state after the history, loaded at the start of each request; NULL: not loaded */
+    uint32_t width; /* of the states in the evaluated trace; 0: none, those of histories are unused */
+    void *learned;  /* state after the history, loaded at the start of each request; NULL: not loaded */
     size_t learned_bytes;
     uint64_t every;
 };
@@ -113,7 +114,7 @@ static void order_scores(struct player *player, const uint16_t *chosen, const fl
 
 static void read_state(struct player *player, const uint16_t *halves)
 {
-    for (unsigned i = 0; i < player->route->width; i++)
+    for (unsigned i = 0; i < player->width; i++)
         player->state[i] = efs_route_half(halves[i]);
 }
 
@@ -131,7 +132,7 @@ static int play_layer(struct player *player, uint64_t token, unsigned layer)
         seen.scores = player->scores;
         seen.scored = route->experts;
     }
-    if (route->states) {
+    if (route->states && player->width) {
         read_state(player, route->states + at * route->width);
         seen.state = player->state;
     }
@@ -203,10 +204,8 @@ int predict_evaluate(const struct predict_arguments *a, const struct predict_cho
     config.distances = trace->layers < PREDICT_DISTANCES ? trace->layers : PREDICT_DISTANCES;
     config.sequences = 1;
     config.memory_bytes = a->memory_bytes;
-    if (trace->states && trace->gates) {
-        config.state_width = trace->width;
-        config.gates = trace->gates;
-    }
+    config.state_width = player.width = trace->states ? trace->width : 0;
+    config.gates = trace->states ? trace->gates : NULL;
     if (trace->all_scores && config.kind == EFS_PREDICT_FMOE)
         config.tuning.width = trace->experts; /* as published: maps of the scores of all experts */
     int rc = efs_predictor_new(&config, &player.predictor);
@@ -214,7 +213,7 @@ int predict_evaluate(const struct predict_arguments *a, const struct predict_cho
     EFS_TABLE(&player.tables, player.predictions, (size_t)2 * trace->chosen);
     EFS_TABLE(&player.tables, player.order, trace->experts);
     EFS_TABLE(&player.tables, player.scores, trace->experts);
-    EFS_TABLE(&player.tables, player.state, trace->width + 1);
+    EFS_TABLE(&player.tables, player.state, player.width + 1);
     if (rc == 0)
         rc = efs_tables_error(&player.tables);
     if (rc == 0)
@@ -263,12 +262,14 @@ static errint_t predict(const struct predict_arguments *a, struct efs_route *his
     predict_report_head(a, histories, trace);
     for (uint32_t i = 0; rc == 0 && i < a->count; i++) {
         struct predict_result result;
-        if (efs_predictor_needs_states(a->choices[i].config.kind) && !(trace->states && trace->gates)) {
-            if (!a->choices[i].named)
-                continue;
-            return efs_fail(err, -ENODATA, "%s: %s has no hidden states and routers; see expertfs-route(5)",
-                            a->choices[i].name, a->trace.word[0]);
-        }
+        const enum efs_predictor_kind kind = a->choices[i].config.kind;
+        bool no_states = efs_predictor_needs_states(kind) && !trace->states;
+        bool no_gates = efs_predictor_needs_gates(kind) && !trace->gates;
+        if ((no_states || no_gates) && !a->choices[i].named)
+            continue;
+        if (no_states || no_gates)
+            return efs_fail(err, -ENODATA, "%s: %s has no %s; see expertfs-route(5)", a->choices[i].name,
+                            a->trace.word[0], no_states ? "hidden states" : "weights of the routers");
         rc = predict_evaluate(a, &a->choices[i], histories, trace, &result);
         if (rc == 0)
             predict_report_row(&a->choices[i], &result);

@@ -30,7 +30,9 @@ void predict_report_head(const struct predict_arguments *a, const struct efs_rou
     else
         printf("no history; ");
     printf("%s; the semantic key is the map before%s\n\n", learns[a->learn],
-           trace->states && trace->gates ? "" : "; no hidden states: without the predictors that need them");
+           !trace->states  ? "; no hidden states: without the predictors that need them"
+           : !trace->gates ? "; no weights of the routers: without the predictors that need them"
+                           : "");
     printf("%-20s %-23s  %-23s  next token   whole  fetched    %23s\n", "", "recall@K, layers ahead", "recall@2K",
            "us a layer");
     printf("%-20s     1     2     3     4      1     2     3     4     @K   @2K    @2K     n right   Brier     MiB "

@@ -77,7 +77,8 @@ bool replay_predictions_possible(const struct predict_choice *choice, const stru
     const struct efs_route *route = w->route;
     if (!efs_predictor_needs_states(choice->config.kind))
         return true;
-    if (!route->states || !route->gates || w->layers != route->layers || w->experts != route->experts)
+    if (!route->states || (efs_predictor_needs_gates(choice->config.kind) && !route->gates) ||
+        w->layers != route->layers || w->experts != route->experts)
         return false;
     const struct efs_route *past = history ? history->route : NULL;
     return !past || !past->states ||
