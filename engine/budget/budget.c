@@ -31,7 +31,7 @@ void efs_budget_set(struct efs *fs, uint64_t bytes)
 
 void efs_budget_begin(struct efs *fs, uint64_t bytes, uint64_t segments)
 {
-    efs_account_set_planned(&fs->account, segments);
+    efs_account_set_planned(&fs->account, segments, 0);
     efs_budget_set(fs, bytes);
 }
 

@@ -33,6 +33,7 @@ void efs_budget_cut(struct efs *fs)
     uint64_t leases = cut_for_leases(fs, available), transient = available / TRANSIENT_SHARE > segment ? 2 : 1;
     uint64_t prefetch = (fs->account.prefetch_bytes + segment - 1) / segment;
     uint64_t pools = cut_less(available, (transient + prefetch) * segment + leases), capacity[EFS_POOLS], chunks = 0;
+    uint64_t full = (uint64_t)(ratio[EFS_POOL_F] * (double)pools) + leases;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         double bytes = ratio[p] * (double)pools;
         capacity[p] = (uint64_t)(p == EFS_POOL_F ? bytes : bytes * CHUNK_FILL);
@@ -41,7 +42,8 @@ void efs_budget_cut(struct efs *fs)
     uint64_t planned = (chunks + segment - 1) / segment + transient + prefetch;
     if (planned * segment > available)
         planned = available / segment;
-    efs_account_set_planned(&fs->account, planned > fs->account.floor_segments ? planned : fs->account.floor_segments);
+    planned = planned > fs->account.floor_segments ? planned : fs->account.floor_segments;
+    efs_account_set_planned(&fs->account, planned, cut_less(available, planned * segment + full));
     efs_cache_resize(fs, pools, capacity);
     efs_budget_shrink(fs);
     efs_retry(fs, EFS_RETRY_ADMIT); /* limits may have risen */

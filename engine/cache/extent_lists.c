@@ -7,11 +7,12 @@
  */
 #include "extent_internal.h"
 
-/* Whether the planned chunk pool has room for all extents; blocks of different sizes leave a part of it unused. */
+/* Whether the chunk pool has room for all extents, with the memory that the plan, which is for experts, gives to no
+ * pool; blocks of different sizes leave a part of it unused. */
 static bool extents_all_fit(const struct efs *fs)
 {
     return fs->extents->all_bytes + fs->extents->all_bytes / 8 <=
-           fs->account.planned_segments * fs->arena.segment_bytes;
+           fs->account.planned_segments * fs->arena.segment_bytes + fs->account.unplanned_bytes;
 }
 
 void efs_extent_set_scan(struct efs *fs, struct efs_extent *x, bool scan)

@@ -19,9 +19,10 @@ void efs_account_set_budget(struct efs_account *a, uint64_t budget_bytes, uint64
     a->floor_segments = floor_segments;
 }
 
-void efs_account_set_planned(struct efs_account *a, uint64_t segments)
+void efs_account_set_planned(struct efs_account *a, uint64_t segments, uint64_t unplanned_bytes)
 {
     a->planned_segments = segments;
+    a->unplanned_bytes = unplanned_bytes;
 }
 
 void efs_account_set_prefetch(struct efs_account *a, uint64_t bytes)

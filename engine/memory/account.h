@@ -36,6 +36,7 @@ struct efs_account {
     uint64_t prefetch_bytes;   /* share of the chunk pool for prefetched experts */
     uint64_t floor_segments;   /* minimum of the chunk pool */
     uint64_t planned_segments; /* size of the chunk pool by the plan */
+    uint64_t unplanned_bytes;  /* part of the budget that the plan gives to no pool: a store has more than experts */
 };
 
 /* MEASURING, SEGMENTS and FULL are admitted to the budget: the caller has checked that used_bytes stays within it. */
@@ -62,7 +63,7 @@ void efs_account_return(struct efs_account *account, enum efs_account_kind kind,
 
 /* Limits: set by the budget only. */
 void efs_account_set_budget(struct efs_account *account, uint64_t budget_bytes, uint64_t floor_segments);
-void efs_account_set_planned(struct efs_account *account, uint64_t segments);
+void efs_account_set_planned(struct efs_account *account, uint64_t segments, uint64_t unplanned_bytes);
 void efs_account_set_prefetch(struct efs_account *account, uint64_t bytes);
 
 /* Assertions, true whenever the lock is released. */
