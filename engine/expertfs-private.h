@@ -393,7 +393,8 @@ bool efs_profile_is_steady(const struct efs_profile *profile);
 errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);
 /* Save a profile at that path, atomically; creates missing directories. */
 errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *err);
-/* Load a profile. -ENOENT: no such file; -EUCLEAN: not a profile, or a number out of range. */
+/* Load a profile. -ENOENT: no such file; -ESTALE: of another version, a number is missing; -EUCLEAN: not a profile, or
+ * a number out of range. */
 errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct efs_error *err);
 /* The profile as JSON; the caller frees it. NULL: no memory. */
 char *efs_profile_json(const struct efs_profile *profile);

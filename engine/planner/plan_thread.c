@@ -13,6 +13,7 @@
 #include "thread.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +143,9 @@ static void thread_profile(struct efs_plan_thread *s)
                 return;
             efs_log(fs, EFS_LOG_INFO, "%s: measured on another processor; it is measured again", path);
         } else if (rc != -ENOENT) {
-            efs_log(fs, EFS_LOG_WARNING, "%s; it is measured again", err.text);
+            efs_log(fs, rc == -ESTALE ? EFS_LOG_INFO : EFS_LOG_WARNING, "%s; it is measured again", err.text);
+            if (rc == -ESTALE) /* no mount reports it again, also if the new profile is not steady enough to be saved */
+                efs_sys_unlinkat(AT_FDCWD, path, 0);
         }
     }
     if (profile_measure(s, &profile)) {

@@ -73,6 +73,19 @@ static bool profile_plausible(const struct efs_profile *p)
            p->sm_bytes >= 1 && p->rho <= 16 && p->disk_bytes_per_second >= 1 && p->decode_bytes_per_second >= 1;
 }
 
+/* In a profile of another version: the first number that it lacks. NULL: none, or json is not a profile. */
+static const char *missing_number(const json_t *json)
+{
+    if (!json_object_get(json, "content_hash"))
+        return NULL;
+#define MISSING(name, help)                                                                                            \
+    if (!json_object_get(json, #name))                                                                                 \
+        return #name;
+    EFS_PROFILE_NUMBERS(MISSING)
+#undef MISSING
+    return NULL;
+}
+
 static const char *read_json(const json_t *json, struct efs_profile *p)
 {
     const char *hash = json_string_value(json_object_get(json, "content_hash"));
@@ -113,7 +126,10 @@ errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct 
     efs_sys_close(fd);
     if (!json)
         return efs_fail(err, -EUCLEAN, "%s:%d: %s", path, where.line, where.text);
-    const char *wrong = read_json(json, profile);
+    const char *missing = missing_number(json);
+    const char *wrong = missing ? NULL : read_json(json, profile);
     json_decref(json);
+    if (missing)
+        return efs_fail(err, -ESTALE, "%s: the profile of another version, without %s", path, missing);
     return wrong ? efs_fail(err, -EUCLEAN, "%s: not a profile: %s", path, wrong) : 0;
 }

@@ -97,4 +97,18 @@ check("nothing is loaded", told(mount)["source"] == "assumed", told(mount))
 mount.unmount()
 with open(saved()) as file:
     check("nothing is saved", file.read() == before)
+
+print("-- of another version")
+change(cpu_path=kept["cpu_path"])
+with open(saved()) as file:
+    profile = json.load(file)
+del profile["disk_spread"]
+with open(saved(), "w") as file:
+    json.dump(profile, file)
+for says in (True, False):
+    mount = Mount(store, "budget=1G")
+    check("it is measured again", wait_until(lambda: told(mount)["source"] in ("measured", "saved"), 100), told(mount))
+    check("the first mount says so, without a warning", ("of another version, without disk_spread; it is measured again" in
+          mount.log_text()) == says and "warning" not in mount.log_text(), mount.log_text())
+    mount.unmount()
 done()
