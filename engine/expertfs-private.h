@@ -157,6 +157,10 @@ bool efs_reclaim_unfinished(const char *out);
 /* The checks of efs_pack() with options->weights that do not read weights: fails if weights or parts of them are
  * missing, or present twice. -ENODATA, -EUCLEAN, -ENOENT, ... */
 errint_t efs_pack_check(const char *src, struct efs_error *err);
+/* If no experts were found, a warning with the names of the largest tensors and a hint; else "". done: "packed" or
+ * "served". Any thread; writes only text, at most room bytes. */
+struct efs_catalog;
+void efs_pack_warn_dense(const struct efs_catalog *catalog, const char *done, char *text, size_t room);
 /* Packing is worth its time if it saves this part of the bytes; otherwise the files are served in place. */
 #define EFS_PACK_WORTH 0.03
 /* Ratio of coded to plain bytes that was measured on trained weights of this type; 1 if they are stored as they are. */

@@ -186,21 +186,21 @@ static const struct efs_source_tensor *next_largest(const struct efs_catalog *ca
     return largest;
 }
 
-/* No experts were found: names the largest tensors, so that an expression can be given for them. */
-static void warn_dense(const struct efs_catalog *catalog, struct efs_pack_report *report)
+void efs_pack_warn_dense(const struct efs_catalog *catalog, const char *done, char *text, size_t room)
 {
     const struct efs_source_tensor *largest[3];
     char names[512] = "";
     size_t count = 0;
+    *text = '\0';
     if (catalog->expert_count > 0 || catalog->tensor_count == 0)
         return;
     for (; count < 3 && (largest[count] = next_largest(catalog, largest, count)) != NULL; count++)
         snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%.150s", count ? ", " : "",
                  largest[count]->name);
-    snprintf(report->warning, sizeof(report->warning),
-             "no experts were found: all of it is packed as dense\nhint: the largest tensors are %s; if experts are "
-             "among them, --experts 'REGEX' finds these",
-             names);
+    snprintf(text, room,
+             "no experts were found: all of it is %s as dense\nhint: the largest tensors are %s; if experts are "
+             "among them, `mkexpertfs --experts 'REGEX'` finds these",
+             done, names);
 }
 
 /* Experts in types without exponents to code, where packing saves less than EFS_PACK_WORTH. */
@@ -231,7 +231,7 @@ void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bit
     report->experts = plan->catalog->expert_count;
     report->tensors = plan->tensor_count;
     snprintf(report->family, sizeof(report->family), "%s", plan->catalog->family ? plan->catalog->family : "");
-    warn_dense(plan->catalog, report);
+    efs_pack_warn_dense(plan->catalog, "packed", report->warning, sizeof(report->warning));
     report_notice(plan, report);
     report_copies(plan->catalog, report);
     for (uint32_t o = 0; o < plan->object_count; o++)

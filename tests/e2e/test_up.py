@@ -177,7 +177,12 @@ check("again: the same mount", told["mountpoint"] == f"{DATA}/quantised" and tol
 check("status finds nothing wrong with its store", "replaced" not in ctl("status", f"{DATA}/quantised").stdout)
 down("served in place", "quantised")
 result = ctl("up", quantised, "--", "cmp", f"{quantised}/model.safetensors", "{}/model.safetensors")
-check("a program on it", result.returncode == 0, result)
+check("a program on it", result.returncode == 0 and "warning" not in result.stderr, result)
+tensor_file(f"{scratch('dense')}.safetensors", [f"block.{layer}.weird.{part}" for layer in range(4) for part in "ab"], "U8")
+result = ctl("up", f"{scratch('dense')}.safetensors", "--", "true", "{}")
+check("no experts are found: which tensors are the largest", result.returncode == 0 and re.search(
+      r"warning: .*dense\.safetensors: no experts were found: all of it is served as dense\nhint: .* block\.0\.weird\.a, "
+      r"block\.0\.weird\.b; .*`mkexpertfs --experts 'REGEX'`", result.stderr), result)
 
 print("-- warmup")
 store, mount = up("for warmup", model)

@@ -87,6 +87,7 @@ errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint
         const struct efs_source_expert *now = &catalog.experts[e], *before = e ? now - 1 : NULL;
         checkpoint->layers += !before || before->layer != now->layer || strcmp(before->stack, now->stack) != 0;
     }
+    efs_pack_warn_dense(&catalog, "served", checkpoint->warning, sizeof(checkpoint->warning));
     rc = catalog_key(&catalog, &checkpoint->key, err);
     efs_catalog_free(&catalog);
     return rc;

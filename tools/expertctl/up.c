@@ -339,6 +339,8 @@ static int up_store(const struct arguments *a, const struct ctl_model *model, co
     if (model->in_place)
         fprintf(stderr, "expertctl: note: %s: packing would save %.1f %%: served in place\n", model->path,
                 100 * (1 - (double)model->checkpoint.store_bytes / (double)model->checkpoint.source_bytes));
+    if (model->in_place && model->checkpoint.warning[0])
+        fprintf(stderr, "expertctl: warning: %s: %s\n", model->path, model->checkpoint.warning);
     if (packs || !a->program)
         rc = lock_take(&lock, folder, model, &err);
     if (rc == 0)
