@@ -24,13 +24,14 @@ errint_t efs_pack_check_options(const struct efs_pack_options *options, struct e
 errint_t efs_pack_check_output(const char *src, const char *out, const struct efs_pack_source *source,
                                struct efs_error *err)
 {
-    char *slash = strrchr(out, '/'), *parent = NULL, *from = realpath(src, NULL), *to = NULL;
+    const char *slash = strrchr(out, '/');
+    char *parent = slash ? strndup(out, slash == out ? 1 : (size_t)(slash - out)) : strdup(".");
+    char *from = realpath(src, NULL);
+    errint_t rc = from ? 0 : efs_fail(err, -errno, "%s: %s", src, strerror(errno));
+    char *to = parent && rc == 0 ? realpath(parent, NULL) : NULL;
     struct stat st;
-    errint_t rc = 0;
-    parent = slash ? strndup(out, slash == out ? 1 : (size_t)(slash - out)) : strdup(".");
-    to = parent ? realpath(parent, NULL) : NULL;
-    if (!from || !to)
-        rc = efs_fail(err, -errno, "%s: %s", from ? out : src, strerror(errno));
+    if (rc == 0 && !to)
+        rc = efs_fail(err, -errno, "%s: %s", out, strerror(errno));
     int fd = rc == 0 ? efs_sys_open(src, O_PATH, 0) : -1;
     if (fd >= 0) {
         int stat_rc = efs_sys_fstat(fd, &st);
