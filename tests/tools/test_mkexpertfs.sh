@@ -51,6 +51,9 @@ for word in class entropy expert dense other BF16 Qwen3MoeForCausalLM; do
     grep -q "$word" <<<"$text" || complain "the table has no '$word': $text"
 done
 [ -z "$(sed "s,$dir/stores/,," <<<"$text" | awk 'length > 80')" ] || complain "what it prints does not fit 80 columns: $text"
+tensors=$(sed -n 's/.* files, \([0-9]*\) tensors, .*/\1/p' <<<"$text")
+[ "$(awk '$1 == "all" {print $2}' <<<"$text")" = "$tensors" ] || complain "the table counts other tensors: $text"
+[[ "$("$mkexpertfs" -f "$dir/model-6/model.gguf" "$dir/stores/6.efs")" == *": 1 file, "* ]] || complain "not: 1 file"
 [ "$("$mkexpertfs" -q -f "$dir/model-2" "$dir/stores/2.efs" 2>&1)" = "" ] || complain "--quiet is not"
 json=$("$mkexpertfs" --json -f "$dir/model-2" "$dir/stores/2.efs" 2>/dev/null) || complain "--json: exit $?"
 [ "$(field store_bytes <<<"$json")" = "$(stat -c %s "$dir/stores/2.efs")" ] || complain "--json: $json"
@@ -93,6 +96,12 @@ fails 1 "$dir/model-1" "$dir/stores"
 fails 1 "$dir/model-1" "$dir/stores/2.efs"
 grep -q -- --force "$dir/err" || complain "an existing store: the message does not name --force"
 grep -q -- 'own name, such as' <("$mkexpertfs" "$dir/model-1" "$dir/stores" 2>&1) || complain "a directory as OUT: what to do is not said"
+fails_deep() ( # a working directory with a path longer than PATH_MAX
+    cd "$dir" && for _ in $(seq 20); do mkdir -p "$1" && cd "$1" || exit 1; done
+    cp -r "$dir/model-1" model && ran 1 "$mkexpertfs" model model.efs && [ "$bad" = 0 ]
+)
+fails_deep "$(printf 'd%.0s' $(seq 250))" || complain "a path longer than PATH_MAX"
+grep -q ": File name too long" "$dir/err" || complain "a path longer than PATH_MAX: $(cat "$dir/err")"
 mkdir "$dir/nonsense" && echo abc >"$dir/nonsense/a.txt"
 for source in "$dir/nonsense" "$dir/nonsense/a.txt"; do
     fails 1 "$source" "$dir/stores/x.efs"

@@ -6,16 +6,25 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 static double ratio_of(double a, double b)
 {
     return b > 0 ? a / b : 0;
 }
 
+/* Rows of bytes count parts of files, which are no tensors. */
+static bool row_has_tensors(const struct efs_pack_row *row)
+{
+    return strcmp(row->dtype, "bytes") != 0;
+}
+
 static void print_row(const struct efs_pack_row *row)
 {
-    char raw[16], coded[16];
-    printf("%-6s %-9s %8llu %9s %9s %6.3f", row->tensor_class, row->dtype, (unsigned long long)row->tensors,
+    char raw[16], coded[16], tensors[24] = "-";
+    if (row_has_tensors(row))
+        snprintf(tensors, sizeof(tensors), "%llu", (unsigned long long)row->tensors);
+    printf("%-6s %-9s %8s %9s %9s %6.3f", row->tensor_class, row->dtype, tensors,
            tools_size_print(row->raw_bytes, raw, sizeof(raw)), tools_size_print(row->coded_bytes, coded, sizeof(coded)),
            ratio_of((double)row->coded_bytes, (double)row->raw_bytes));
     if (row->elements)
@@ -32,7 +41,7 @@ void tools_rows_print(const struct efs_pack_row *rows, unsigned count)
     struct efs_pack_row all = {.tensor_class = "all"};
     for (unsigned i = 0; i < count; i++) {
         print_row(&rows[i]);
-        all.tensors += rows[i].tensors;
+        all.tensors += row_has_tensors(&rows[i]) ? rows[i].tensors : 0;
         all.raw_bytes += rows[i].raw_bytes;
         all.coded_bytes += rows[i].coded_bytes;
         all.elements += rows[i].elements;

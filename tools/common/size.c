@@ -17,6 +17,12 @@ char *tools_size_print(uint64_t bytes, char *text, size_t room)
     return text;
 }
 
+char *tools_count_print(uint64_t n, const char *word, char *text, size_t room)
+{
+    snprintf(text, room, "%llu %s%s", (unsigned long long)n, word, n == 1 ? "" : "s");
+    return text;
+}
+
 char *tools_duration_print(double seconds, char *text, size_t room)
 {
     unsigned long s = seconds > 0 && seconds < 1e9 ? (unsigned long)(seconds + 0.5) : 0;

@@ -51,7 +51,7 @@ static void print_memory(uint64_t source_bytes, uint64_t expert_raw_bytes, uint6
 
 static void info_print_text(const char *path, const struct efs_store_info *info, const json_t *report)
 {
-    char a[16], b[16];
+    char a[32], b[16];
     struct efs_pack_row rows[EFS_PACK_ROWS];
     const char *family = json_string_value(json_object_get(report, "family"));
     printf("%s: expertfs store, version %u, %016" PRIx64 "\n", path, info->version, info->content_hash);
@@ -69,8 +69,9 @@ static void info_print_text(const char *path, const struct efs_store_info *info,
            info->shard_elements, info->objects, info->groups);
     for (uint32_t c = 0; efs_codec_name(c); c++)
         if (info->codec_shards[c])
-            printf("%-9s %" PRIu64 " shards, %s of %s\n", efs_codec_name(c), info->codec_shards[c],
-                   tools_size_print(info->codec_coded_bytes[c], a, sizeof(a)),
+            printf("%-9s %s, %s of %s\n", efs_codec_name(c),
+                   tools_count_print(info->codec_shards[c], "shard", a, sizeof(a)),
+                   tools_size_print(info->codec_coded_bytes[c], (char[16]){0}, 16),
                    tools_size_print(info->codec_raw_bytes[c], b, sizeof(b)));
     unsigned count = tools_rows_from_json(report, rows, EFS_PACK_ROWS);
     printf("\n");

@@ -44,7 +44,7 @@ static int unpack_run(int argc, char **argv)
     struct efs_store_info info;
     struct efs_error err = {""};
     struct tools_progress progress;
-    char size[16];
+    char size[16], files[32];
     tools_parse(&command, argc, argv, &a);
     const char *directory = a.paths.word[1];
     errint_t rc = ctl_store_open(a.paths.word[0], &store, &err);
@@ -58,7 +58,7 @@ static int unpack_run(int argc, char **argv)
         ctl_print_json(json_pack("{s:s, s:I, s:I}", "directory", directory, "files", (json_int_t)info.files, "bytes",
                                  (json_int_t)info.source_bytes));
     else if (rc == 0 && !a.quiet)
-        printf("%s: %llu files, %s\n", directory, (unsigned long long)info.files,
+        printf("%s: %s, %s\n", directory, tools_count_print(info.files, "file", files, sizeof(files)),
                tools_size_print(info.source_bytes, size, sizeof(size)));
     efs_store_close(store);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;

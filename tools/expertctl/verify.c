@@ -63,7 +63,7 @@ static int verify_run(int argc, char **argv)
     struct efs_error err = {""};
     struct sweep sweep = {.damage = NULL};
     uint64_t damaged = 0;
-    char size[16];
+    char size[16], shards[32];
     tools_parse(&command, argc, argv, &a);
     errint_t rc = ctl_store_open(*a.store.word, &store, &err);
     if (rc < 0)
@@ -82,7 +82,7 @@ static int verify_run(int argc, char **argv)
         printf("%s: read: %s; a checkpoint that is not packed has no checksums\n", *a.store.word,
                tools_size_print(info.source_bytes, size, sizeof(size)));
     else if (rc == 0 && !a.quiet)
-        printf("%s: ok: %llu shards, %s%s\n", *a.store.word, (unsigned long long)info.shards,
+        printf("%s: ok: %s, %s%s\n", *a.store.word, tools_count_print(info.shards, "shard", shards, sizeof(shards)),
                tools_size_print(info.store_bytes, size, sizeof(size)), a.decode ? ", decoded" : "");
     efs_store_close(store);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;

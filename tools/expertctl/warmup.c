@@ -248,7 +248,7 @@ static errint_t warm(struct warmup *w, struct tools_progress *progress)
 
 static int print_result(const struct arguments *a, const struct warmup *w, uint64_t disk)
 {
-    char read[16], all[16], store[16];
+    char read[16], all[16], files[32], store[16];
     if (a->json)
         return ctl_print_json(json_pack("{s:s, s:I, s:I, s:I, s:I, s:b}", "mountpoint", w->root, "files",
                                         (json_int_t)w->file_count, "bytes", (json_int_t)w->total_bytes, "read_bytes",
@@ -256,9 +256,10 @@ static int print_result(const struct arguments *a, const struct warmup *w, uint6
                                         (int)w->full));
     if (a->quiet)
         return CTL_OK;
-    printf("%s: %s of %s in %u files, %s read from the store%s\n", w->root,
+    printf("%s: %s of %s in %s, %s read from the store%s\n", w->root,
            tools_size_print(w->done_bytes, read, sizeof(read)), tools_size_print(w->total_bytes, all, sizeof(all)),
-           w->file_count, tools_size_print(disk, store, sizeof(store)), w->full ? "; the budget is full" : "");
+           tools_count_print(w->file_count, "file", files, sizeof(files)), tools_size_print(disk, store, sizeof(store)),
+           w->full ? "; stopped: the budget is full" : "");
     return CTL_OK;
 }
 

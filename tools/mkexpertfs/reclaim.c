@@ -14,10 +14,10 @@
 
 static void print_need(FILE *stream, const char *src, const char *out, const struct efs_reclaim_need *need)
 {
-    char bytes[16], most[16], left[16];
-    fprintf(stream,
-            "%s: %llu files, %s, would become %s and be removed; at most %s more are needed at a time, %s are free\n",
-            src, (unsigned long long)need->files, tools_size_print(need->source_bytes, bytes, sizeof(bytes)), out,
+    char files[32], bytes[16], most[16], left[16];
+    fprintf(stream, "%s: %s, %s, would become %s and be removed; at most %s more are needed at a time, %s are free\n",
+            src, tools_count_print(need->files, "file", files, sizeof(files)),
+            tools_size_print(need->source_bytes, bytes, sizeof(bytes)), out,
             tools_size_print(need->need_bytes, most, sizeof(most)),
             tools_size_print(need->free_bytes, left, sizeof(left)));
 }

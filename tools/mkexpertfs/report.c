@@ -10,12 +10,13 @@
 
 void print_report(const struct efs_pack_report *r, const char *out)
 {
-    char source[16], store[16], speed[16], time[16];
+    char source[16], store[16], speed[16], time[16], files[32], tensors[32], experts[32];
     double source_bytes = (double)r->source_bytes;
     tools_rows_print(r->rows, r->row_count);
-    printf("%s: %llu files, %llu tensors, %llu experts (%s)\n%s -> %s (%.3f) in %s, %s/s\n", out,
-           (unsigned long long)r->files, (unsigned long long)r->tensors, (unsigned long long)r->experts, r->family,
-           tools_size_print(r->source_bytes, source, sizeof(source)),
+    printf("%s: %s, %s, %s (%s)\n", out, tools_count_print(r->files, "file", files, sizeof(files)),
+           tools_count_print(r->tensors, "tensor", tensors, sizeof(tensors)),
+           tools_count_print(r->experts, "expert", experts, sizeof(experts)), r->family);
+    printf("%s -> %s (%.3f) in %s, %s/s\n", tools_size_print(r->source_bytes, source, sizeof(source)),
            tools_size_print(r->store_bytes, store, sizeof(store)),
            r->source_bytes ? (double)r->store_bytes / source_bytes : 0,
            tools_duration_print(r->seconds, time, sizeof(time)),
