@@ -58,6 +58,10 @@ struct efs_options {
     /* With full_pool and CAP_SYS_ADMIN: keep the chunk pool in memory that other processes can map, to hand out coded
      * experts. */
     bool chunk_windows;
+    /* Called when experts of this size wait, or fail with -ENOMEM, because pinned memory leaves no room for them. With
+     * the engine's lock held: it must not block or call the engine. May be NULL. */
+    void (*memory_short)(void *arg, uint64_t bytes);
+    void *memory_short_arg;
 };
 
 /* Open a store and start serving it. -ENOMEM: the budget is below the minimum, which err names. */
@@ -225,8 +229,9 @@ struct efs_request;
  * request is then NULL, and the expert is not held. */
 typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_request *request, uint32_t index);
 /* Called when the experts of a request do not fit into memory at once, with the argument of the one that will be
- * admitted last. Called with the engine's lock held: it must not block or call the engine. */
-typedef void efs_oversize_fn(void *arg);
+ * admitted last; and, when those that wait fit, again with the same argument and oversize false. Called with the
+ * engine's lock held: it must not block or call the engine. */
+typedef void efs_oversize_fn(void *arg, bool oversize);
 
 /* All 0: each expert is leased in full until it is dropped or the request is released. */
 struct efs_request_how {
@@ -263,6 +268,8 @@ errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const 
  * held. */
 typedef bool efs_cancelled_fn(const void *arg);
 void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
+/* Bytes of the first request that waits because pinned memory leaves no room for it; 0: there is none. */
+uint64_t efs_memory_short(struct efs *fs);
 /* End the use of one expert. */
 void efs_request_drop(struct efs_request *request, uint32_t index);
 /* Replaces efs_request_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed

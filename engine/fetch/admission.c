@@ -4,8 +4,10 @@
  *
  * A request gets the memory of all of its items at once (reserve.c), in the order of the queue, or waits without any.
  * Its items are admitted one by one if they are used one by one: opens, and preloads without a holder; and if
- * they do not fit into memory at once. Such an *oversize* request holds some items while it waits for the next. It
- * waits behind all requests that fit, there is one at a time, and its caller gets -EDEADLK if it waits for all.
+ * they do not fit into memory at once. Such an *oversize* request holds some items while it waits for the next. There
+ * is one at a time, and its caller gets -EDEADLK if it waits for all. When its next item fits next to those it holds,
+ * it goes to the end of the queue, once for each item: requests that come later do not overtake it. Until then it waits
+ * for its own caller, behind the rest of the queue.
  *
  * The first request is tried when memory that was pinned is released, or a limit rises. If it fails although its bytes
  * would fit, loads and decodes in flight use the memory: until it is admitted, no other load starts
@@ -38,42 +40,81 @@ static bool item_may_wait(const struct efs *fs, const struct efs_request_item *i
     return fs->options.lease_wait && held;
 }
 
-/* Whether it holds some of its experts while the rest waits. */
-static bool request_holds_some(struct efs_request *request)
+/* The experts that a request holds while the rest waits. */
+struct held {
+    bool some;
+    uint64_t coded_bytes, full_bytes;
+};
+
+static struct held request_held(const struct efs *fs, struct efs_request *request)
 {
-    bool some = false;
+    struct held held = {.some = false};
     if (!request->together || request->waiting == request->count)
-        return false;
+        return held;
     pthread_mutex_lock(&request->lock);
     for (uint32_t i = 0; i < request->count; i++) {
         const struct efs_request_item *item = &request->items[i];
-        some |= item->got != EFS_GOT_NOTHING && !item->preload &&
-                (item->state == EFS_ITEM_LOADING || item->state == EFS_ITEM_READY);
+        if (item->got == EFS_GOT_NOTHING || item->preload ||
+            (item->state != EFS_ITEM_LOADING && item->state != EFS_ITEM_READY))
+            continue;
+        held.some = true;
+        *(item->form == EFS_FORM_CODED ? &held.coded_bytes : &held.full_bytes) += efs_item_bytes(fs, item);
     }
     pthread_mutex_unlock(&request->lock);
-    return some;
+    return held;
+}
+
+static bool request_holds_some(const struct efs *fs, struct efs_request *request)
+{
+    return request_held(fs, request).some;
+}
+
+/* Whether the rest of a request waits for memory that other requests pin, or that is in use. */
+static bool request_waits_for_others(const struct efs *fs, struct efs_request *request)
+{
+    const struct held held = request_held(fs, request);
+    return !held.some || fs->account.bytes[EFS_ACCOUNT_CODED_PINNED] > held.coded_bytes ||
+           fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] > held.full_bytes || !efs_extents_only_long_refs(fs);
+}
+
+static const struct efs_request_item *request_first_waiting(const struct efs_request *request)
+{
+    const struct efs_request_item *item = request->items;
+    while (!item->waiting)
+        item++;
+    return item;
 }
 
 /* Reports that not all experts of the request fit into memory at once, by the last one that waits: the rest is admitted
- * before it. */
+ * before it. Withdraws that report when it is not true any more. */
 static void request_report_oversize(struct efs_request *request)
 {
-    for (uint32_t i = request->count; request->oversize_fn && i-- > 0;)
-        if (request->items[i].waiting && request->items[i].arg) {
-            request->oversize_fn(request->items[i].arg);
-            return;
-        }
+    struct efs_request_item *old = request->oversize_item;
+    if (!request->oversize_fn || (request->oversize && old && old->waiting))
+        return;
+    request->oversize_item = NULL;
+    for (uint32_t i = request->count; request->oversize && !request->oversize_item && i-- > 0;)
+        if (request->items[i].waiting && request->items[i].arg)
+            request->oversize_item = &request->items[i];
+    if (request->oversize_item)
+        request->oversize_fn(request->oversize_item->arg, true);
+    else if (old)
+        request->oversize_fn(old->arg, false);
 }
 
 static void request_set_oversize(struct efs_request *request, bool oversize)
 {
     pthread_mutex_lock(&request->lock);
-    bool report = oversize && !request->oversize;
     request->oversize = oversize;
     pthread_cond_broadcast(&request->changed);
     pthread_mutex_unlock(&request->lock);
-    if (report)
-        request_report_oversize(request);
+    request_report_oversize(request);
+}
+
+static void report_memory_short(const struct efs *fs, uint64_t bytes)
+{
+    if (fs->options.memory_short)
+        fs->options.memory_short(fs->options.memory_short_arg, bytes);
 }
 
 /* Takes the item off the queue; it is answered with this error after the lock is released. */
@@ -116,8 +157,10 @@ static errint_t request_admit_each(struct efs *fs, struct efs_request *request)
         errint_t rc = item->waiting ? items_admit(fs, item, 1) : 0;
         if (rc < 0 && items_wait(fs, item, 1, rc))
             return rc;
-        if (rc < 0)
+        if (rc < 0) {
+            report_memory_short(fs, efs_item_bytes(fs, item));
             item_fail(fs, item, -ENOMEM);
+        }
     }
     return 0;
 }
@@ -139,7 +182,7 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
     for (uint32_t i = 0; fs->closing && i < count; i++)
         if (items[i].waiting)
             item_fail(fs, &items[i], -ECANCELED);
-    bool oversize = request->together && (request_holds_some(request) || efs_items_are_oversize(fs, items, count));
+    bool oversize = request->together && (request_holds_some(fs, request) || efs_items_are_oversize(fs, items, count));
     if (request->together && !oversize) {
         errint_t rc = items_admit(fs, items, count);
         if (rc == 0 || items_wait(fs, items, count, rc))
@@ -147,9 +190,21 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
         oversize = request->waiting > 1 && !memory_will_come(fs);
     }
     errint_t rc = request_admit_each(fs, request);
-    if (rc < 0 && (oversize || request_holds_some(request)) && request_may_wait_long(fs, request))
+    if (rc < 0 && (oversize || request_holds_some(fs, request)) && request_may_wait_long(fs, request))
         request_set_oversize(request, true);
     return rc;
+}
+
+/* Bytes of the experts that a request waits for: of the next one, if it is admitted one by one. */
+static uint64_t request_missing_bytes(const struct efs *fs, const struct efs_request *request)
+{
+    uint64_t bytes = 0;
+    if (request->oversize || !request->together)
+        return efs_item_bytes(fs, request_first_waiting(request));
+    for (uint32_t i = 0; i < request->count; i++)
+        if (request->items[i].waiting)
+            bytes += efs_item_bytes(fs, &request->items[i]);
+    return bytes;
 }
 
 /* Takes a request off the queue of which no item waits. */
@@ -162,36 +217,57 @@ static void queue_end(struct efs *fs, struct efs_request **at)
     request_set_oversize(request, false);
 }
 
-static bool queue_holds_some(const struct efs *fs)
+/* Whether some request holds experts while its rest waits. Updates what depends on drops: an oversize request of which
+ * nothing is held any more may fit; one whose next expert fits next to the held ones goes to the end of the queue. */
+static bool queue_look_at_drops(struct efs *fs)
 {
-    for (struct efs_request *request = fs->leases->queue.head; request; request = request->next_queued)
-        if (request_holds_some(request))
-            return true;
-    return false;
+    bool some = false;
+    for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
+        const struct held held = request_held(fs, request);
+        bool was_in_line = request->in_line;
+        some |= held.some;
+        if (request->oversize && !held.some && !efs_items_are_oversize(fs, request->items, request->count))
+            request_set_oversize(request, false);
+        request->in_line =
+            held.some && efs_item_fits_beside(fs, request_first_waiting(request), held.coded_bytes, held.full_bytes);
+        if (!request->in_line || was_in_line || !request->next_queued) {
+            at = &request->next_queued;
+            continue;
+        }
+        *at = request->next_queued;
+        request->next_queued = NULL;
+        *fs->leases->queue.tail = request;
+        fs->leases->queue.tail = &request->next_queued;
+    }
+    return some;
 }
 
-/* Whether it is the request's turn: it holds some of its experts, or none; and it is not oversize while another one is
+/* Whether it is the request's turn: it waits for its own caller, or not; and it is not oversize while another one is
  * admitted one by one. */
-static bool request_has_turn(const struct efs *fs, struct efs_request *request, bool holding, bool others_hold)
+static bool request_has_turn(const struct efs *fs, struct efs_request *request, bool own_caller, bool others_hold)
 {
-    if (request_holds_some(request) != holding)
+    bool holds = request_holds_some(fs, request);
+    if ((holds && !request->in_line) != own_caller)
         return false;
-    return holding || !others_hold || !request->together || !efs_items_are_oversize(fs, request->items, request->count);
+    return holds || !others_hold || !request->together || !efs_items_are_oversize(fs, request->items, request->count);
 }
 
-/* Admits requests in order until one waits: those that hold some of their experts, or those that hold none. Returns why
- * the first one waits; 0: none does. */
-static errint_t queue_run(struct efs *fs, bool holding)
+/* Admits requests in order until one waits: those that wait for their own callers to drop some of their experts, or all
+ * other requests. Returns why the first one waits; 0: none does. */
+static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
 {
     errint_t first = 0;
-    bool others_hold = queue_holds_some(fs);
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
         bool opened = request->use == EFS_MEMFILE_EXPORTED && fs->coded_pinned; /* waits for no coded expert */
-        bool may = request_has_turn(fs, request, holding, others_hold) &&
+        bool may = request_has_turn(fs, request, own_caller, some_hold) &&
                    (first == 0 || opened || efs_items_are_pinned(fs, request->items, request->count));
+        uint32_t waiting = request->waiting;
         errint_t rc = may ? request_admit(fs, request) : 0;
-        if (first == 0)
+        request->in_line = request->in_line && request->waiting == waiting;
+        if (first == 0 && rc < 0 && request_waits_for_others(fs, request)) {
             first = rc;
+            fs->leases->short_bytes = rc == -ENOMEM ? request_missing_bytes(fs, request) : 0;
+        }
         if (request->waiting) {
             at = &request->next_queued;
             continue;
@@ -205,12 +281,24 @@ static void admission_run(struct efs *fs)
 {
     bool starved = fs->admission_starved;
     fs->admission_starved = false;
-    errint_t rc = queue_run(fs, false);
+    fs->leases->short_bytes = 0;
+    bool some_hold = queue_look_at_drops(fs);
+    errint_t rc = queue_run(fs, false, some_hold);
     if (rc == 0)
-        rc = queue_run(fs, true);
+        rc = queue_run(fs, true, some_hold);
     fs->admission_starved = (rc == -EAGAIN || rc == -EBUSY) && !efs_extents_only_long_refs(fs);
     if (starved && !fs->admission_starved)
         efs_retry(fs, EFS_RETRY_EXTENTS);
+    if (fs->leases->short_bytes)
+        report_memory_short(fs, fs->leases->short_bytes);
+}
+
+uint64_t efs_memory_short(struct efs *fs)
+{
+    efs_lock(fs);
+    uint64_t bytes = fs->leases->short_bytes;
+    efs_unlock(fs);
+    return bytes;
 }
 
 bool efs_admission_is_live(const struct efs *fs)
@@ -267,16 +355,15 @@ void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
 void efs_admission_cancel(struct efs *fs, efs_cancel_item_fn *cancelled, const void *arg)
 {
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
-        uint32_t waiting = request->waiting;
         for (uint32_t i = 0; i < request->count; i++)
             if (request->items[i].waiting && cancelled(&request->items[i], arg))
                 item_fail(fs, &request->items[i], -ECANCELED);
-        if (request->oversize && request->waiting < waiting)
+        if (request->waiting) {
             request_report_oversize(request); /* by an item that still waits */
-        if (request->waiting)
             at = &request->next_queued;
-        else
+        } else {
             queue_end(fs, at);
+        }
     }
     efs_retry(fs, EFS_RETRY_ADMIT);
 }

@@ -102,9 +102,12 @@ struct efs_request {
     enum efs_memfile_kind use;    /* of its full experts */
     efs_arrived_fn *arrived;      /* the request is for other processes: each item holds a reference until dropped */
     efs_oversize_fn *oversize_fn; /* called when oversize is set; may be NULL */
-    bool
-        oversize; /* its items do not fit into memory at once: they are admitted one by one; guarded by request->lock */
-    uint32_t waiting; /* items in the admission queue; guarded by efs.lock */
+    /* its items do not fit into memory at once, and some wait: they are admitted one by one; guarded by request->lock
+     * and efs.lock, as is the item by which oversize_fn was last called with true; NULL: with false, or never */
+    bool oversize;
+    struct efs_request_item *oversize_item;
+    bool in_line;     /* it holds some of its items, and waits for the next in the order of the queue */
+    uint32_t waiting; /* items in the admission queue; guarded by efs.lock, as is in_line */
     uint32_t count;
     struct efs_request_item items[];
 };
@@ -120,6 +123,7 @@ struct efs_leases {
     struct efs_lease *handles;           /* by expert */
     uint32_t *coded_pins;                /* by expert: coded items of requests that hold it or are loading it */
     EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next_queued */
+    uint64_t short_bytes;                /* of the first request that waits for pinned memory; 0: none does */
     /* Opens to be loaded as one request, newest first, and the job that takes the list, queued while it is not empty.
      * Opens are added with the lock and taken without (lease_coalesce.c). */
     _Atomic(struct efs_open *) open_list;
@@ -149,6 +153,10 @@ void efs_items_commit(struct efs *fs, struct efs_request_item *items, uint32_t c
 /* Whether several items wait that cannot be in memory at once, even if nothing else is. A single one is admitted
  * whenever nothing is pinned. */
 bool efs_items_are_oversize(const struct efs *fs, const struct efs_request_item *items, uint32_t count);
+/* The memory that an item takes. */
+uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *item);
+/* Whether an item fits next to these bytes of coded and full experts, if nothing else is pinned. */
+bool efs_item_fits_beside(const struct efs *fs, const struct efs_request_item *item, uint64_t coded, uint64_t full);
 /* Whether all of them are pinned for other requests, so that they need no memory. */
 bool efs_items_are_pinned(const struct efs *fs, const struct efs_request_item *items, uint32_t count);
 /* Ends the references of a coded item on its extents. */

@@ -135,21 +135,37 @@ bool efs_items_are_pinned(const struct efs *fs, const struct efs_request_item *i
     return true;
 }
 
+/* Whether experts of these sizes can be in memory at once if nothing else is pinned. */
+static bool bytes_fit(const struct efs *fs, uint64_t coded, uint64_t full)
+{
+    uint64_t chunks = fs->account.floor_segments * fs->arena.segment_bytes;
+    if (coded > chunks)
+        chunks = coded;
+    return coded <= efs_budget_coded(fs) &&
+           (full == 0 || efs_account_fixed(&fs->account) + chunks + full <= fs->account.budget_bytes);
+}
+
+uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *item)
+{
+    return item->form == EFS_FORM_CODED ? item->bytes : efs_memfile_bytes(fs, item->expert);
+}
+
 bool efs_items_are_oversize(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
 {
-    uint64_t coded = 0, full = 0, chunks = fs->account.floor_segments * fs->arena.segment_bytes;
+    uint64_t bytes[2] = {0, 0};
     uint32_t waiting = 0;
     for (uint32_t i = 0; i < count; i++) {
         waiting += items[i].waiting;
-        if (items[i].waiting && items[i].form == EFS_FORM_CODED)
-            coded += items[i].bytes;
-        else if (items[i].waiting)
-            full += efs_memfile_bytes(fs, items[i].expert);
+        if (items[i].waiting)
+            bytes[items[i].form == EFS_FORM_CODED] += efs_item_bytes(fs, &items[i]);
     }
-    if (coded > chunks)
-        chunks = coded;
-    return waiting > 1 && (coded > efs_budget_coded(fs) ||
-                           (full && efs_account_fixed(&fs->account) + chunks + full > fs->account.budget_bytes));
+    return waiting > 1 && !bytes_fit(fs, bytes[1], bytes[0]);
+}
+
+bool efs_item_fits_beside(const struct efs *fs, const struct efs_request_item *item, uint64_t coded, uint64_t full)
+{
+    *(item->form == EFS_FORM_CODED ? &coded : &full) += efs_item_bytes(fs, item);
+    return bytes_fit(fs, coded, full);
 }
 
 static void items_unreserve(struct efs *fs, struct efs_request_item *items, uint32_t count)

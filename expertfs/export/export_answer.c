@@ -95,8 +95,9 @@ static void client_tell_oversize(struct efsd_export_client *s, uint32_t tag)
         shutdown(s->fd, SHUT_RDWR);
 }
 
-void efsd_export_oversize(void *arg)
+void efsd_export_oversize(void *arg, bool oversize)
 {
+    (void)oversize;
     const struct efsd_export_item *item = arg;
     struct efsd_export_client *s = item->client;
     pthread_mutex_lock(&s->export->lock);

@@ -122,7 +122,7 @@ void efsd_export_list_continue(struct efsd_export_client *client);
 /* An efs_arrived_fn. arg is a struct efsd_export_item; drops its reference on the client. */
 void efsd_export_complete(void *arg, errint_t error, struct efs_request *request, uint32_t index);
 /* An efs_oversize_fn with the same argument. Takes the lock while the engine's lock is held. */
-void efsd_export_oversize(void *arg);
+void efsd_export_oversize(void *arg, bool oversize);
 /* Drops an expert, if any. Call without lock. */
 void efsd_export_drop(struct efsd_drop drop);
 /* Sends the answers that did not fit, after the client's socket has space again. */

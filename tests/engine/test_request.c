@@ -357,6 +357,101 @@ TEST(test_deadlock)
     efs_close(fs);
 }
 
+/* A request for coded experts of a layer, of which all that fit have come: *count of them. */
+static struct efs_request *take_what_fits(struct efs *fs, uint32_t layer, uint32_t count, uint32_t *came)
+{
+    struct efs_need needs[EXPERTS];
+    uint32_t index;
+    errint_t status;
+    layer_needs(layer, needs);
+    struct efs_request *r = fixture_submit(fs, needs, count, EFS_FORM_CODED);
+    for (*came = 0; *came < count && efs_request_wait_any(r, 500, &index, &status) == 1; ++*came)
+        assert_int_equal(status, 0);
+    return r;
+}
+
+/* Opens a store with room for *fit coded experts, which are fewer than a layer has. */
+static struct efs *open_small(uint32_t *fit)
+{
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 40 * MIB});
+    efs_request_release(take_what_fits(fs, 0, EXPERTS, fit));
+    assert_in_range(*fit, 3, EXPERTS - 2);
+    return fs;
+}
+
+/* An oversize request whose caller keeps an expert gets the next one before requests that came after it. */
+TEST(test_not_overtaken)
+{
+    uint32_t fit, came, index;
+    errint_t status;
+    struct efs *fs = open_small(&fit);
+    struct efs_request *first = take_what_fits(fs, 0, fit - 1, &came);
+    struct efs_request *oversize = take_what_fits(fs, 1, EXPERTS, &came);
+    assert_int_equal(came, 1);
+    struct efs_request *later = take_what_fits(fs, 2, 1, &came);
+    assert_int_equal(came, 0);
+    efs_request_drop(first, 0);
+    assert_int_equal(efs_request_wait_any(oversize, 10000, &index, &status), 1);
+    assert_int_equal(status, 0);
+    assert_int_equal(efs_request_wait_any(later, 0, &index, &status), -ETIMEDOUT);
+    efs_request_drop(oversize, 0); /* its next one now comes after requests that wait already */
+    assert_int_equal(efs_request_wait(later), 0);
+    efs_request_release(first);
+    efs_request_release(oversize);
+    efs_request_release(later);
+    fixture_within_budget(fs);
+    efs_close(fs);
+}
+
+/* Only its own caller can free memory for the next expert of a request that holds all that fit: it holds up nobody. */
+TEST(test_holds_up_nobody)
+{
+    uint32_t fit, came, index;
+    errint_t status;
+    struct efs *fs = open_small(&fit);
+    struct efs_request *oversize = take_what_fits(fs, 0, EXPERTS, &came);
+    assert_int_equal(came, fit);
+    struct efs_request *later = take_what_fits(fs, 1, 1, &came);
+    assert_int_equal(came, 0);
+    efs_request_drop(oversize, 0);
+    assert_int_equal(efs_request_wait(later), 0);
+    struct efs_request *last = take_what_fits(fs, 2, 1, &came);
+    assert_int_equal(came, 0);
+    efs_request_release(later);
+    assert_int_equal(efs_request_wait_any(oversize, 10000, &index, &status), 1); /* was in the queue before the last */
+    assert_int_equal(efs_request_wait_any(last, 0, &index, &status), -ETIMEDOUT);
+    efs_request_release(oversize);
+    assert_int_equal(efs_request_wait(last), 0);
+    efs_request_release(last);
+    fixture_within_budget(fs);
+    efs_close(fs);
+}
+
+/* After drops the rest of a request fits: a wait for all of it waits for memory, and does not fail with -EDEADLK. */
+TEST(test_fits_after_drops)
+{
+    uint32_t fit, came;
+    pthread_t thread;
+    void *rc;
+    uint32_t index;
+    errint_t status;
+    struct efs *fs = open_small(&fit);
+    struct efs_request *first = take_what_fits(fs, 0, fit - 1, &came);
+    struct efs_request *r = take_what_fits(fs, 1, EXPERTS, &came);
+    assert_int_equal(came, 1);
+    assert_int_equal(efs_request_wait(r), -EDEADLK);
+    for (uint32_t i = 0; i + 2 < EXPERTS; i++)
+        efs_request_drop(r, i);
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_all, r), 0);
+    assert_int_equal(efs_request_wait_any(r, 500, &index, &status), -ETIMEDOUT);
+    efs_request_release(first);
+    pthread_join(thread, &rc);
+    assert_int_equal((intptr_t)rc, 0);
+    efs_request_release(r);
+    fixture_within_budget(fs);
+    efs_close(fs);
+}
+
 struct requester {
     struct efs *fs;
     uint64_t seed;
