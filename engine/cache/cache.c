@@ -191,7 +191,7 @@ static void cache_not_full(struct efs *fs, uint32_t expert)
 
 /* Applies the target of a requested expert. Without a lease no full form is made: target F becomes C unless the expert
  * is READY. */
-static void cache_place(struct efs *fs, uint32_t expert, enum efs_pool target, bool full)
+static void cache_place_expert(struct efs *fs, uint32_t expert, enum efs_pool target, bool full)
 {
     if (target == EFS_POOL_F && !full && fs->full->at[expert].state != EFS_FULL_READY)
         cache_set_pool(fs, expert, EFS_POOL_C);
@@ -199,18 +199,15 @@ static void cache_place(struct efs *fs, uint32_t expert, enum efs_pool target, b
         cache_apply_target(fs, expert, target);
 }
 
-/* Reports a request of the experts in r->ids, distinct and of one layer, to the policy, which pins them; applies its
- * moves. */
-static void cache_request_layer(struct efs *fs, uint32_t layer, uint32_t count, bool full)
+void efs_cache_place(struct efs *fs, const struct efs_uses *uses)
 {
     struct efs_cache *r = fs->cache;
     const struct efs_move *moves;
     size_t move_count;
     uint64_t begin = efs_now_ns();
-    fs->hooks->plan_request(fs, layer, r->ids, count);
-    if (efs_policy_request(r->policy, layer, r->ids, count, r->placements) < 0)
+    if (!r->policy || efs_policy_request(r->policy, uses->layer, uses->ids, uses->count, r->placements) < 0)
         return;
-    efs_policy_admit(r->policy, layer, r->placements, count, &moves, &move_count);
+    efs_policy_admit(r->policy, uses->layer, r->placements, uses->count, &moves, &move_count);
     efs_count(&fs->stats, policy_ns, efs_now_ns() - begin);
     if (++r->requests % LEASE_PEAK_PERIOD == 0) { /* leased_peak_bytes covers the last two periods */
         if (r->leased_recent_bytes < r->leased_peak_bytes)
@@ -219,8 +216,11 @@ static void cache_request_layer(struct efs *fs, uint32_t layer, uint32_t count, 
         r->leased_recent_bytes = 0;
     }
     efs_cache_apply(fs, moves, move_count);
-    for (uint32_t i = 0; i < count; i++)
-        cache_place(fs, r->layer_first[layer] + r->placements[i].expert, (enum efs_pool)r->placements[i].target, full);
+    for (uint32_t i = 0; i < uses->count; i++)
+        cache_place_expert(fs, r->layer_first[uses->layer] + r->placements[i].expert,
+                           (enum efs_pool)r->placements[i].target, uses->full);
+    for (uint32_t i = 0; i < uses->count && !uses->full; i++)
+        efs_policy_unpin(r->policy, uses->layer, uses->ids[i]);
 }
 
 /* Bytes of the decoded expert: the bytes that one use reads. */
@@ -236,11 +236,14 @@ static bool cache_was_counted_ahead(const struct efs_cache_expert *x)
 }
 
 void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
-                       enum efs_use_kind kind)
+                       enum efs_use_kind kind, struct efs_uses *uses)
 {
     struct efs_cache *r = fs->cache;
-    bool named = kind != EFS_USE_OPENED;
-    uint32_t fresh = 0;
+    *uses = (struct efs_uses){.layer = r->expert[experts[0]].layer,
+                              .ids = r->ids,
+                              .tokens = r->tokens,
+                              .full = true,
+                              .named = kind != EFS_USE_OPENED};
     for (uint32_t i = 0; i < count; i++) {
         struct efs_cache_expert *x = &r->expert[experts[i]];
         x->pins++;
@@ -254,15 +257,11 @@ void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *
             continue;
         }
         cache_count_hit(fs, experts[i]);
-        r->tokens[fresh] = tokens ? tokens[i] : 1;
-        r->ids[fresh++] = x->index;
+        r->tokens[uses->count] = tokens ? tokens[i] : 1;
+        r->ids[uses->count++] = x->index;
     }
-    if (fresh) {
-        efs_record_request(fs, r->expert[experts[0]].layer, r->ids, r->tokens, fresh, named);
-        fs->hooks->prefetch_request(fs, r->expert[experts[0]].layer, r->ids, r->tokens, fresh, named);
-    }
-    if (fresh && r->policy)
-        cache_request_layer(fs, r->expert[experts[0]].layer, fresh, true);
+    if (uses->count)
+        efs_record_request(fs, uses->layer, r->ids, r->tokens, uses->count, uses->named);
 }
 
 void efs_cache_fit(struct efs *fs)
@@ -309,10 +308,11 @@ static bool cache_is_another_use(struct efs_cache *r, struct efs_cache_expert *x
     return another;
 }
 
-void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
+void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes, struct efs_uses *uses)
 {
     struct efs_cache *r = fs->cache;
     struct efs_cache_expert *x = &r->expert[expert];
+    *uses = (struct efs_uses){.layer = x->layer, .ids = r->ids};
     bool counted = cache_was_counted_ahead(x); /* of any pass: requests may be a pass ahead of reads */
     if (!cache_is_another_use(r, x, bytes))
         return;
@@ -320,13 +320,8 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
     if (counted)
         return;
     cache_count_hit(fs, expert);
-    r->ids[0] = x->index;
+    r->ids[uses->count++] = x->index;
     efs_record_request(fs, x->layer, r->ids, NULL, 1, false);
-    fs->hooks->prefetch_request(fs, x->layer, r->ids, NULL, 1, false);
-    if (!r->policy)
-        return;
-    cache_request_layer(fs, x->layer, 1, false);
-    efs_policy_unpin(r->policy, x->layer, x->index);
 }
 
 /* Updates the peak of leased bytes, which plans leave free: leases take memory from the pools while they are held. */

@@ -43,11 +43,19 @@ uint64_t efs_cache_bytes(const struct efs_store *store);
 /* Kinds of requests: OPENED: files are opened, one by one; NAMED: all experts that a layer needs; AHEAD: named before
  * their use: counted as a use now, and the next open, request or read of each is not counted again. */
 enum efs_use_kind { EFS_USE_OPENED, EFS_USE_NAMED, EFS_USE_AHEAD };
-/* Handles a request of experts of one layer, to be full: counts and records it, lets the policy place the experts,
- * applies the moves. Pins each expert until efs_cache_release(). Experts requested AHEAD before are only pinned. tokens
- * may be NULL: 1 each. */
+/* Uses to be placed by efs_cache_place(), in scratch memory of the cache state: valid until the lock is released. */
+struct efs_uses {
+    uint32_t layer, count;       /* count 0: none */
+    const uint32_t *ids, *tokens; /* numbers in the layer; tokens NULL: 1 each */
+    bool full; /* the experts are to be full, and pinned until efs_cache_release() */
+    bool named;
+};
+/* Pins experts of one layer that are requested, until efs_cache_release(), and counts and records the request. *uses:
+ * those that were not requested AHEAD before. tokens may be NULL: 1 each. */
 void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
-                       enum efs_use_kind kind);
+                       enum efs_use_kind kind, struct efs_uses *uses);
+/* Lets the policy place experts that are used, and applies its moves. */
+void efs_cache_place(struct efs *fs, const struct efs_uses *uses);
 void efs_cache_release(struct efs *fs, uint32_t expert);
 /* Counts in efs_expert_info.touches, also for a use that was requested AHEAD. */
 void efs_cache_touched(struct efs *fs, uint32_t expert);
@@ -55,7 +63,7 @@ void efs_cache_touched(struct efs *fs, uint32_t expert);
 void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t *ranks);
 /* Bytes of an expert are read from a file, without a lease. Counts one use per pass through the layers, and one more
  * after all bytes of the expert. Does not pin it. */
-void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes);
+void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes, struct efs_uses *uses);
 bool efs_cache_pinned(const struct efs *fs, uint32_t expert);
 
 /* ---- losses and moves (cache_evict.c) ---- */

@@ -58,6 +58,8 @@ struct efs_extent {
 /* Reasons for loading an extent: a waiter; read-ahead for a reader; a prediction; idle disk time. A load becomes
  * EFS_LOAD_DEMAND when the extent is requested while it is in flight. */
 enum efs_load_reason { EFS_LOAD_DEMAND, EFS_LOAD_READAHEAD, EFS_LOAD_PREFETCH, EFS_LOAD_WARM, EFS_LOADS };
+/* Called with lock held when a load has completed, also if it became demand; cancelled: -ECANCELED. */
+typedef void efs_load_done_fn(struct efs *fs, uint32_t extent, errint_t error);
 
 /* A waiter for an extent: its job is pushed to the workers once, with error set, or with error 0 and the extent
  * referenced. */
@@ -221,9 +223,8 @@ enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first);
 uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert);
 /* Starts prefetching the missing components of an expert, in free memory or memory of evictable components. Does not
  * count as a use. Until the expert is requested or efs_extents_prefetch_drop() is called, its extents are evicted after
- * all other evictable ones. Returns the number of started loads, each of which ends with efs_hooks.prefetch_done; 0: no
- * memory. */
-uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert);
+ * all other evictable ones. Returns the number of started loads, each of which ends with done(); 0: no memory. */
+uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn *done);
 /* Makes the loads of efs_extents_prefetch() that are still queued demand reads, or cancels them. */
 void efs_extents_prefetch_raise(struct efs *fs, uint32_t expert);
 void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert);

@@ -95,6 +95,7 @@ struct efs_extent_load {
     uint32_t extent;
     uint8_t components, why; /* why: enum efs_load_reason */
     bool prefetch;           /* started as EFS_LOAD_PREFETCH */
+    efs_load_done_fn *done;
     uint8_t was;             /* enum efs_extent_state: before it was LOADING */
     _Atomic int pending;
     _Atomic errint_t error;
@@ -205,6 +206,8 @@ bool efs_extents_reclaim_protected(struct efs *fs);
 /* Starts loading the missing components of an extent in state IDLE. 0: its reads are deferred; -EAGAIN: no room now;
  * -ENOMEM. */
 errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why);
+/* Starts an EFS_LOAD_WARM in empty memory; done() is called if it returns 0. */
+errint_t efs_extent_warm(struct efs *fs, uint32_t extent, efs_load_done_fn *done);
 /* The two steps of a load: allocates a struct and memory; defers the reads. Or gives both back. */
 errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_reason why,
                                  struct efs_extent_load **load);

@@ -202,10 +202,8 @@ static void load_finish(struct efs *fs, struct efs_extent_load *load)
     fs->extents->at[load->extent].unrequested = false;
     fs->extents->at[load->extent].reading = false;
     efs_extent_loaded(fs, load->extent, load->components, error);
-    if (load->prefetch)
-        fs->hooks->prefetch_done(fs, fs->store->objects[fs->extents->at[load->extent].object].group, error);
-    if (load->why == EFS_LOAD_WARM)
-        fs->hooks->warm_done(fs, load->extent, error);
+    if (load->done)
+        load->done(fs, load->extent, error);
     efs_extent_load_put(fs, load);
 }
 
@@ -354,16 +352,28 @@ void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load)
     efs_extent_load_put(fs, load);
 }
 
-errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why)
+static errint_t extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     struct efs_extent_load *load;
     errint_t rc = efs_extent_load_prepare(fs, extent, why, &load);
-    if (rc == 0)
+    if (rc == 0) {
+        load->done = done;
         efs_extent_load_start(fs, load);
-    else if (rc != -EAGAIN && x->resident == 0)
+    } else if (rc != -EAGAIN && x->resident == 0) {
         efs_extent_set_scan(fs, x, false);
+    }
     return rc;
+}
+
+errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why)
+{
+    return extent_load(fs, extent, why, NULL);
+}
+
+errint_t efs_extent_warm(struct efs *fs, uint32_t extent, efs_load_done_fn *done)
+{
+    return extent_load(fs, extent, EFS_LOAD_WARM, done);
 }
 
 bool efs_extent_is_being_read(const struct efs *fs, uint32_t extent)
@@ -432,14 +442,14 @@ uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert)
     return bytes;
 }
 
-uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert)
+uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn *done)
 {
     uint32_t started = 0;
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
         const struct efs_extent *x = &fs->extents->at[i];
         if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
             continue;
-        if (fs->closing || fs->admission_starved || efs_extent_load(fs, i, EFS_LOAD_PREFETCH) < 0)
+        if (fs->closing || fs->admission_starved || extent_load(fs, i, EFS_LOAD_PREFETCH, done) < 0)
             break;
         fs->extents->at[i].prefetched = true;
         started++;

@@ -24,15 +24,6 @@ size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert)
 
 /* ---- memory; lock held ---- */
 
-/* The memory is freed after the lock is released, and counted until then. */
-static void full_memfile_drop(struct efs *fs, struct efs_memfile *memfile)
-{
-    efs_account_release(&fs->account, EFS_ACCOUNT_FULL, memfile->bytes);
-    efs_account_charge(&fs->account, EFS_ACCOUNT_RETURNING, memfile->bytes);
-    fs->deferred.memfile_bytes += memfile->bytes;
-    EFS_DEFER(fs, memfiles, memfile);
-}
-
 void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
 {
     uint64_t freed = 0;
@@ -41,14 +32,14 @@ void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
         fs->full->free = memfile->next;
         freed += memfile->bytes;
         memfile->empty = memfile->kind == EFS_MEMFILE_WINDOW;
-        full_memfile_drop(fs, memfile);
+        efs_defer_free(fs, memfile);
     }
 }
 
 void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile)
 {
     if (memfile->kind == EFS_MEMFILE_EXPORTED) {
-        full_memfile_drop(fs, memfile);
+        efs_defer_free(fs, memfile);
         return;
     }
     memfile->next = fs->full->free;
@@ -284,14 +275,6 @@ struct efs_memfile *efs_full_memfile_new(struct efs *fs, size_t bytes)
     return efs_memfile_new(&fs->full->memfiles, bytes);
 }
 
-void efs_full_memfiles_free(struct efs *fs, struct efs_memfile *memfiles)
-{
-    for (struct efs_memfile *m = memfiles, *next; m; m = next) {
-        next = m->next;
-        efs_memfile_free(&fs->full->memfiles, m);
-    }
-}
-
 errint_t efs_full_export(struct efs *fs, uint32_t expert)
 {
     return efs_memfile_export(&fs->full->memfiles, fs->full->at[expert].memfile);
@@ -327,7 +310,7 @@ void efs_full_destroy(struct efs *fs)
             continue;
         if (f->leases || f->readers) /* the store is closed before its experts are released */
             efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
-        full_memfile_drop(fs, f->memfile);
+        efs_defer_free(fs, f->memfile);
     }
     efs_full_drop_free_memfiles(fs, UINT64_MAX);
     assert(fs->account.bytes[EFS_ACCOUNT_FULL] == 0);

@@ -67,10 +67,9 @@ void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_request_item *wai
 struct efs_request_item *efs_full_join(struct efs *fs, uint32_t expert, struct efs_request_item *waiter);
 struct efs_request_item *efs_full_filled(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh);
 void efs_full_stats(const struct efs *fs, struct efs_stats *stats);
-/* Without lock: allocates a memory file, which is not counted yet; frees these; makes the memory file of a leased
- * expert EXPORTED or a WINDOW. */
+/* Without lock: allocates a memory file, which is not counted yet; makes the memory file of a leased expert EXPORTED or
+ * a WINDOW. */
 struct efs_memfile *efs_full_memfile_new(struct efs *fs, size_t bytes);
-void efs_full_memfiles_free(struct efs *fs, struct efs_memfile *memfiles);
 errint_t efs_full_export(struct efs *fs, uint32_t expert);
 errint_t efs_full_make_window(struct efs *fs, uint32_t expert);
 /* Sets whether the cache state keeps the expert full. */

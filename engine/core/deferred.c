@@ -3,6 +3,7 @@
 #include "efs.h"
 
 #include "container.h"
+#include "memfile.h"
 
 #include <assert.h>
 
@@ -12,9 +13,8 @@ void efs_deferred_init(struct efs_deferred *d)
     EFS_QUEUE_INIT(&d->reads);
     for (unsigned order = 0; order < EFS_JOB_ORDERS; order++)
         EFS_QUEUE_INIT(&d->jobs[order]);
+    EFS_QUEUE_INIT(&d->tasks);
     EFS_QUEUE_INIT(&d->memfiles);
-    EFS_QUEUE_INIT(&d->starts);
-    EFS_QUEUE_INIT(&d->answers);
 }
 
 void efs_retry(struct efs *fs, enum efs_retry who)
@@ -37,6 +37,22 @@ void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order
 {
     fs->deferred.any = true;
     EFS_QUEUE_PUSH(&fs->deferred.jobs[order], job);
+}
+
+void efs_defer_task(struct efs *fs, struct efs_task *task, void (*run)(struct efs *fs, struct efs_task *task))
+{
+    task->run = run;
+    fs->deferred.any = true;
+    EFS_QUEUE_PUSH(&fs->deferred.tasks, task);
+}
+
+void efs_defer_free(struct efs *fs, struct efs_memfile *memfile)
+{
+    efs_account_release(&fs->account, EFS_ACCOUNT_FULL, memfile->bytes);
+    efs_account_charge(&fs->account, EFS_ACCOUNT_RETURNING, memfile->bytes);
+    fs->deferred.memfile_bytes += memfile->bytes;
+    fs->deferred.any = true;
+    EFS_QUEUE_PUSH(&fs->deferred.memfiles, memfile);
 }
 
 /*
@@ -81,13 +97,15 @@ static void deferred_submit(struct efs *fs, const struct efs_deferred *d)
 /* No lock. */
 static void deferred_run(struct efs *fs, const struct efs_deferred *d)
 {
-    if (d->memfiles.head) /* before new ones are allocated */
-        fs->hooks->free_memfiles(fs, d->memfiles.head);
+    for (struct efs_memfile *memfile = d->memfiles.head, *next; memfile; memfile = next) { /* before new ones */
+        next = memfile->next;
+        efs_memfile_free(memfile);
+    }
     deferred_submit(fs, d);
-    if (d->starts.head)
-        fs->hooks->start_loads(fs, d->starts.head);
-    if (d->answers.head)
-        fs->hooks->complete_items(fs, d->answers.head);
+    for (struct efs_task *task = d->tasks.head, *next; task; task = next) {
+        next = task->next;
+        task->run(fs, task);
+    }
 }
 
 void efs_lock(struct efs *fs)
@@ -161,7 +179,7 @@ static void deferred_blocking_run(struct efs_job *job, struct efs_codec_scratch 
 static struct efs_deferred deferred_take_nonblocking(struct efs *fs)
 {
     struct efs_deferred *left = &fs->deferred;
-    bool blocking = left->memfiles.head || left->starts.head || left->answers.head;
+    bool blocking = left->memfiles.head || left->tasks.head;
     if (blocking && !fs->blocking_pushed) {
         fs->blocking_pushed = true;
         fs->blocking_job.run = deferred_blocking_run;

@@ -313,8 +313,9 @@ void efs_admission_run(struct efs *fs)
 {
     if (fs->items_waiting == 0 && !fs->admission_starved)
         return;
+    uint32_t waiting = fs->items_waiting;
     admission_run(fs);
-    fs->deferred.admitted |= fs->deferred.starts.head != NULL;
+    fs->deferred.admitted |= fs->items_waiting < waiting;
 }
 
 static void item_wait(struct efs *fs, struct efs_request_item *item)

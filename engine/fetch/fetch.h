@@ -12,6 +12,7 @@
  *     load.c           reads and decodes admitted items
  *     lease.c          starts loads; leases on full experts; lease_coalesce.c: of opens
  *     request.c        what the caller does: wait, take, drop
+ *     use.c            reports uses of experts
  *     read.c           reads of files
  *
  * A request that waits for memory holds none: the queue takes the memory of all of its items in one critical section,
@@ -25,6 +26,7 @@
 #ifndef EFS_FETCH_H
 #define EFS_FETCH_H
 
+#include "cache.h"
 #include "event.h"
 #include "expertfs-private.h"
 #include "extent.h"
@@ -39,7 +41,7 @@ struct efs_part {
     size_t bytes;
     uint32_t shards, next_shard, done_shards; /* guarded by request->lock, as is ready */
     bool ready;                               /* the extent is in memory and referenced: its shards may be decoded */
-    bool resident;                            /* it was in memory when it was requested */
+    bool early;                               /* it was loaded, or failed, before its item was begun */
     struct efs_io *read[2];                   /* E, SM: while the reads of its item are put in order */
     struct efs_uncached uncached;
 };
@@ -61,7 +63,7 @@ enum efs_item_got { EFS_GOT_NOTHING, EFS_GOT_CODED, EFS_GOT_LEASE, EFS_GOT_FILLI
 /* An expert of a request. When loaded it has a lease (full), or references on its extents (coded). */
 struct efs_request_item {
     struct efs_request *request;
-    struct efs_request_item *next;        /* in a list of items to start or to answer */
+    struct efs_task task; /* starts the item, later answers it */
     struct efs_request_item *next_waiter; /* full: in the list of those that wait until the expert is filled */
     uint32_t expert;
     void *arg; /* argument of request->arrived */
@@ -70,6 +72,7 @@ struct efs_request_item {
     enum efs_item_got got;
     bool waiting; /* in the admission queue; guarded by efs.lock */
     bool preload; /* without a holder: released when it is loaded */
+    bool begun;   /* its memory is prepared; guarded by request->lock, as is efs_part.early */
     bool reported;
     bool was_full; /* it was full, in a memory file that does not serve this use, and was evicted for it */
     bool fresh;    /* memfile has no pages yet */
@@ -166,20 +169,20 @@ void efs_item_unpin(struct efs *fs, struct efs_request_item *item);
 void efs_item_free_load(struct efs_request_item *item); /* does nothing the second time */
 /* With efs.lock held: one more lease on a READY expert. */
 void efs_lease_get(struct efs *fs, uint32_t expert);
-/* With efs.lock held: the item is answered with this error, or 0, after the lock is released. */
-void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error);
 
 /* ---- load.c ---- */
 /* Allocates the parts and jobs of all items. NULL: no memory. */
 struct efs_load *efs_load_new(struct efs *fs, struct efs_request_item *items, uint32_t count);
-/* Requests the extents of an item that was admitted, and defers its reads. With efs.lock held. */
+/* Requests the extents of an item that was admitted, and defers its reads. With efs.lock held; efs_item_begin() follows
+ * without. */
 void efs_item_request_parts(struct efs_request_item *item);
-/* Decodes the parts that are in memory, after all were requested. May free the request. Without lock. */
+/* The memory of the item is prepared, or load_error is set: decodes the parts that are in memory, and others when they
+ * are loaded. May free the request. Without lock. */
 void efs_item_begin(struct efs_request_item *item);
 
 /* ---- lease.c: without lock ---- */
-/* efs_hooks.start_loads: allocates memory files; starts to load these items. */
-void efs_items_start(struct efs *fs, struct efs_request_item *items);
+/* efs_task of an item that was admitted: allocates its memory file, begins it. */
+void efs_item_start(struct efs *fs, struct efs_task *task);
 void efs_lease_filled(struct efs_request_item *item); /* its expert was loaded, or load_error is set */
 /* The memory file of a leased expert as a window. As efs_request_window() and efs_request_open_window(). */
 errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
@@ -188,9 +191,17 @@ errint_t efs_lease_open_window(const struct efs_lease *lease, struct efs_window 
 errint_t efs_leases_build(struct efs *fs);
 void efs_leases_destroy(struct efs *fs);
 
+/* ---- use.c: with efs.lock held ---- */
+/* Experts of one layer are requested: they are pinned until efs_cache_release(), counted, and placed by the policy. As
+ * efs_cache_request(). */
+void efs_use_experts(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
+                     enum efs_use_kind kind);
+/* Bytes of an expert are read. As efs_cache_read(). */
+void efs_use_bytes(struct efs *fs, uint32_t expert, uint64_t bytes);
+
 /* ---- request.c ---- */
-/* efs_hooks.complete_items: answers these items. Without lock. */
-void efs_items_answer(struct efs *fs, struct efs_request_item *answers);
+/* With efs.lock held: the item is answered with this error, or 0, after the lock is released. */
+void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error);
 /* The coded item was loaded, or load_error is set. Without lock. */
 void efs_item_coded_loaded(struct efs_request_item *item);
 /* Drops a reference. */

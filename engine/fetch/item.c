@@ -19,9 +19,3 @@ void efs_lease_get(struct efs *fs, uint32_t expert)
     efs_full_lease(fs, expert);
     efs_cache_leased(fs);
 }
-
-void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error)
-{
-    item->error = error;
-    EFS_DEFER(fs, answers, item);
-}

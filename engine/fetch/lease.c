@@ -2,7 +2,7 @@
 /* lease.c - see fetch.h: starts loads; leases on full experts: filled, exported, released. */
 #include "fetch.h"
 
-#include "cache.h"
+#include "container.h"
 #include "sys.h"
 
 #include <assert.h>
@@ -32,39 +32,23 @@ static void fill_answer(struct efs *fs, uint32_t expert, struct efs_request_item
 void efs_lease_filled(struct efs_request_item *item)
 {
     struct efs *fs = item->request->fs;
-    uint32_t expert = item->expert;
     struct efs_memfile *memfile = item->memfile;
     errint_t error = item->load_error;
-    bool from_disk = item->from_disk;
+    bool from_disk = item->from_disk, fresh = item->fresh;
     efs_lock(fs);
-    assert(memfile->kind != EFS_MEMFILE_EXPORTED); /* the fill has just written it */
-    bool fresh = !memfile->populated;
-    if (fresh)
+    assert(!memfile || memfile->kind != EFS_MEMFILE_EXPORTED); /* the fill has just written it */
+    if (memfile && fresh)
         memfile->populated = error == 0;
-    struct efs_request_item *waiters = efs_full_filled(fs, expert, error == 0 ? memfile : NULL, fresh);
-    efs_account_add_allocated(&fs->account, fresh ? memfile->bytes : 0);
-    if (error < 0)
+    struct efs_request_item *waiters = efs_full_filled(fs, item->expert, error == 0 ? memfile : NULL, fresh);
+    efs_account_add_allocated(&fs->account, memfile && fresh ? memfile->bytes : 0);
+    if (!memfile)
+        efs_account_release(&fs->account, EFS_ACCOUNT_FULL, efs_memfile_bytes(fs, item->expert));
+    else if (error < 0)
         efs_full_put_memfile(fs, memfile);
-    fill_answer(fs, expert, waiters, error);
+    fill_answer(fs, item->expert, waiters, error);
     efs_retry(fs, EFS_RETRY_ADMIT); /* after an error, or without waiters, memory is available */
     efs_count(&fs->stats, leases_m, error == 0 && from_disk);
     efs_count(&fs->stats, leases_c, error == 0 && !from_disk);
-    efs_unlock(fs);
-}
-
-/* Ends a fill for which the system has no memory, although the budget had. */
-static void fill_fail(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh)
-{
-    efs_lock(fs);
-    struct efs_request_item *waiters = efs_full_filled(fs, expert, NULL, fresh);
-    efs_account_add_allocated(&fs->account,
-                              memfile && fresh ? memfile->bytes : 0); /* a part of its pages may be allocated */
-    if (memfile)
-        efs_full_put_memfile(fs, memfile);
-    else
-        efs_account_release(&fs->account, EFS_ACCOUNT_FULL, efs_memfile_bytes(fs, expert));
-    fill_answer(fs, expert, waiters, -ENOMEM);
-    efs_retry(fs, EFS_RETRY_ADMIT);
     efs_unlock(fs);
 }
 
@@ -82,42 +66,15 @@ static errint_t memfile_prepare(const struct efs_view *view, uint32_t expert, st
     return 0;
 }
 
-/* Creates the memory file of an item that fills its expert. -ENOMEM: its waiters are answered. */
-static errint_t fill_prepare(struct efs_request_item *item)
+void efs_item_start(struct efs *fs, struct efs_task *task)
 {
-    struct efs *fs = item->request->fs;
-    if (!item->memfile)
+    struct efs_request_item *item = EFS_CONTAINER(task, struct efs_request_item, task);
+    if (item->form == EFS_FORM_FULL && !item->memfile)
         item->memfile = efs_full_memfile_new(fs, efs_memfile_bytes(fs, item->expert));
-    if (item->memfile && memfile_prepare(&fs->view, item->expert, item->memfile) == 0)
-        return 0;
-    fill_fail(fs, item->expert, item->memfile, item->fresh);
-    return -ENOMEM;
-}
-
-void efs_items_start(struct efs *fs, struct efs_request_item *items)
-{
-    struct efs_request_item *rest = NULL, **tail = &rest;
-    bool fills = false;
-    for (struct efs_request_item *item = items, *next; item; item = next) {
-        next = item->next; /* an item that fails may be freed */
-        if (item->form == EFS_FORM_FULL && fill_prepare(item) < 0)
-            continue;
-        fills |= item->form == EFS_FORM_FULL;
-        *tail = item;
-        tail = &item->next;
-    }
-    *tail = NULL;
-    if (fills) { /* the parts of coded items were requested when they were admitted */
-        efs_lock(fs);
-        for (struct efs_request_item *item = rest; item; item = item->next)
-            if (item->form == EFS_FORM_FULL)
-                efs_item_request_parts(item);
-        efs_unlock(fs);
-    }
-    for (struct efs_request_item *next; rest; rest = next) {
-        next = rest->next;
-        efs_item_begin(rest);
-    }
+    if (item->form == EFS_FORM_FULL &&
+        (!item->memfile || memfile_prepare(&fs->view, item->expert, item->memfile) < 0))
+        item->load_error = -ENOMEM; /* the system has no memory, although the budget had */
+    efs_item_begin(item);
 }
 
 /* ---- the holder's calls ---- */

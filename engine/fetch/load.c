@@ -145,10 +145,10 @@ static void load_decode_next(struct efs_job *job, struct efs_codec_scratch *scra
         part_done(p);
 }
 
-/* Whether the part has shards to decode or check, after its extent was loaded or failed. */
+/* Whether the part has shards to decode or check, after its extent was loaded or failed, and its item was begun. */
 static bool part_has_work(const struct efs_part *p)
 {
-    return p->shards > 0 && p->waiter.error == 0 &&
+    return p->shards > 0 && p->waiter.error == 0 && p->item->load_error == 0 &&
            (p->item->form == EFS_FORM_FULL || !efs_extent_checked(p->item->request->fs, p->waiter.extent));
 }
 
@@ -190,7 +190,7 @@ static void part_read_uncached(struct efs_part *p)
 /* Pushes the part's jobs, or ends a part that has none. May free the request. */
 static void part_ready(struct efs_part *p)
 {
-    if (part_is_uncached(p)) {
+    if (part_is_uncached(p) && p->item->load_error == 0) {
         part_read_uncached(p);
         return;
     }
@@ -205,10 +205,23 @@ static void part_ready(struct efs_part *p)
         efs_workers_push(workers, &jobs[i].job);
 }
 
+/* Whether the item was begun; else efs_item_begin() handles the part, which is loaded or has failed. */
+static bool part_is_begun(struct efs_part *p)
+{
+    pthread_mutex_lock(&p->item->request->lock);
+    bool begun = p->item->begun;
+    if (!begun)
+        p->early = true;
+    pthread_mutex_unlock(&p->item->request->lock);
+    return begun;
+}
+
 static void part_job_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
+    struct efs_part *p = EFS_CONTAINER(job, struct efs_part, waiter.job);
     (void)scratch;
-    part_ready(EFS_CONTAINER(job, struct efs_part, waiter.job));
+    if (part_is_begun(p))
+        part_ready(p);
 }
 
 /* efs_extent_waiter.loaded, lock held: defers the decode jobs. false: the part has none; a job ends it, because that
@@ -216,6 +229,8 @@ static void part_job_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 static bool part_loaded(struct efs *fs, struct efs_extent_waiter *waiter)
 {
     struct efs_part *p = EFS_CONTAINER(waiter, struct efs_part, waiter);
+    if (!part_is_begun(p))
+        return true;
     if (!part_has_work(p))
         return false;
     uint32_t count = p->shards;
@@ -233,13 +248,15 @@ static void part_request(struct efs *fs, struct efs_part *p)
 {
     const struct efs_extent *x = efs_extent(fs, p->waiter.extent);
     struct efs_io **before = fs->deferred.reads.tail;
-    p->resident =
+    bool resident =
         p->waiter.reserved ? efs_extent_commit(fs, &p->waiter) : efs_extent_request(fs, p->waiter.extent, &p->waiter);
     for (struct efs_io *r = *before; r; r = r->next)
         p->read[r->data == x->e.data ? 0 : 1] = r;
     *before = NULL;
     fs->deferred.reads.tail = before;
-    if (!p->resident)
+    if (resident)
+        p->early = true;
+    else
         p->item->from_disk = true;
 }
 
@@ -262,8 +279,11 @@ void efs_item_begin(struct efs_request_item *item)
 {
     struct efs_part *parts = item->parts;
     uint32_t count = item->part_count;
+    pthread_mutex_lock(&item->request->lock);
+    item->begun = true;
+    pthread_mutex_unlock(&item->request->lock);
     for (uint32_t i = 0; i < count; i++)
-        if (parts[i].resident)
+        if (parts[i].early)
             part_ready(&parts[i]);
     item_put(item);
 }

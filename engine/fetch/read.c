@@ -5,13 +5,11 @@
  * finished on the calling thread, the other parts by a worker when their extent is loaded. No part waits while it holds
  * another part's memory, so readers cannot deadlock.
  */
-#include "extent.h"
+#include "fetch.h"
 #include "small.h"
 #include "stream.h"
-#include "uncached.h"
 
 #include "container.h"
-#include "cache.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -392,7 +390,7 @@ static void read_request(struct efs *fs, struct parts *parts, const struct efs_s
         parts->head = p->next;
         if (p->range_bytes) {
             if (p->group < fs->store->expert_count && step->pace != EFS_PACE_SCAN) /* scans do not count as uses */
-                efs_cache_read(fs, p->group, p->range_bytes);
+                efs_use_bytes(fs, p->group, p->range_bytes);
             data = range_pin(fs, p);
             efs_count(&fs->stats, reads_f, data != NULL);
             p->pinned = data != NULL;

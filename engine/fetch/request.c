@@ -5,8 +5,8 @@
  */
 #include "fetch.h"
 
-#include "cache.h"
 #include "clock.h"
+#include "container.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -122,16 +122,20 @@ static void item_done(struct efs_request_item *item, errint_t error, struct efs_
     efs_request_unref(request);
 }
 
-void efs_items_answer(struct efs *fs, struct efs_request_item *answers)
+static void item_answer(struct efs *fs, struct efs_task *task)
 {
-    for (struct efs_request_item *item = answers, *next; item; item = next) {
-        next = item->next;
-        bool full = item->form == EFS_FORM_FULL;
-        efs_count(&fs->stats, lease_errors, full && item->error < 0);
-        efs_count(&fs->stats, coded_errors, !full && item->error < 0);
-        item_done(item, item->error, full && item->error == 0 ? &fs->leases->handles[item->expert] : NULL);
-        efs_in_flight_end(fs);
-    }
+    struct efs_request_item *item = EFS_CONTAINER(task, struct efs_request_item, task);
+    bool full = item->form == EFS_FORM_FULL;
+    efs_count(&fs->stats, lease_errors, full && item->error < 0);
+    efs_count(&fs->stats, coded_errors, !full && item->error < 0);
+    item_done(item, item->error, full && item->error == 0 ? &fs->leases->handles[item->expert] : NULL);
+    efs_in_flight_end(fs);
+}
+
+void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error)
+{
+    item->error = error;
+    efs_defer_task(fs, &item->task, item_answer);
 }
 
 void efs_item_coded_loaded(struct efs_request_item *item)

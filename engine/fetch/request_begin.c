@@ -141,7 +141,7 @@ static struct efs_request *request_new(struct efs *fs, const struct submission *
 static void request_begin(struct efs *fs, struct efs_request *request, const struct submission *s)
 {
     efs_lock(fs);
-    efs_cache_request(fs, s->experts, s->tokens, s->count,
+    efs_use_experts(fs, s->experts, s->tokens, s->count,
                       s->how->preload  ? EFS_USE_AHEAD
                       : s->how->opened ? EFS_USE_OPENED
                                        : EFS_USE_NAMED);

@@ -226,10 +226,9 @@ static void item_commit(struct efs *fs, struct efs_request_item *item)
             item->fresh = !item->memfile || !item->memfile->populated;
             item->next_waiter = NULL;
             efs_full_fill(fs, item->expert, item, item->fresh);
-        } else {
-            efs_item_request_parts(item);
         }
-        EFS_DEFER(fs, starts, item);
+        efs_item_request_parts(item);
+        efs_defer_task(fs, &item->task, efs_item_start);
     }
 }
 

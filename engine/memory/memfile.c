@@ -64,7 +64,7 @@ static int tmpfs_create(struct efs_memfiles *memfiles, uint64_t *name)
     return efs_sys_openat(memfiles->tmpfs, name_of(*name).text, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, 0400);
 }
 
-void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+void efs_memfile_free(struct efs_memfile *memfile)
 {
     /* also frees the pages that a forked child maps */
     if (memfile->data && (memfile->empty || memfile->kind == EFS_MEMFILE_PRIVATE))
@@ -74,7 +74,7 @@ void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile
     if (memfile->fd >= 0)
         efs_sys_close(memfile->fd);
     if (memfile->name)
-        efs_sys_unlinkat(memfiles->tmpfs, name_of(memfile->name).text, 0);
+        efs_sys_unlinkat(memfile->memfiles->tmpfs, name_of(memfile->name).text, 0);
     free(memfile);
 }
 

@@ -65,7 +65,7 @@ void efs_memfiles_close(struct efs_memfiles *memfiles); /* call it after freeing
 /* Creates a PRIVATE memory file of `bytes` bytes (whole pages), which the caller accounts for. NULL: no memory. */
 struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes);
 /* Frees the memory file. */
-void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
+void efs_memfile_free(struct efs_memfile *memfile);
 /* In a forked child: unmaps and closes the child's copy; the memory stays the parent's. */
 void efs_memfile_unmap_in_child(const struct efs_memfile *memfile);
 /* Sets the file size for the next content, which occupies all pages of the memory file. Not for EXPORTED files. */

@@ -11,7 +11,7 @@
  *
  *     observed -> ring -> thread: predictor -> governor -> queue -> efs_extents_prefetch() -> I/O thread, in spare time
  *       ^                                                    ^
- *     efs_cache_request(), efs_observe()             efs_hint()
+ *     efs_prefetcher_requested(), efs_observe()      efs_hint()
  *
  * Prefetched extents have a share of the chunk pool (efs_account.prefetch_bytes). They are evictable: until their layer
  * has passed they are evicted after all other evictable extents, from then on before them.
@@ -61,14 +61,12 @@ void efs_prefetcher_hint(struct efs *fs, const struct efs_prefetcher_layer *laye
 
 /* ---- with efs.lock held ---- */
 struct efs_governor_config efs_prefetcher_tuning(const struct efs *fs);
-/* efs_hooks.prefetch_request, efs_hooks.prefetch_done */
+/* A layer requests these experts, for these numbers of tokens (NULL: 1 each); named: all experts that it needs, else
+ * further ones may follow. Called before memory changes for the request. */
 void efs_prefetcher_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens,
                               uint32_t count, bool named);
-void efs_prefetcher_load_done(struct efs *fs, uint32_t expert, errint_t error);
 /* EFS_RETRY_IDLE: starts the next reads of the queue, then filling, if the disk is idle. */
 void efs_prefetcher_run_idle(struct efs *fs);
-/* efs_hooks.warm_done: a load of class EFS_LOAD_WARM has completed. */
-void efs_prefetcher_fill_done(struct efs *fs, uint32_t extent, errint_t error);
 
 /* The text "predict" of efs_describe(), with its errors. Without lock. */
 errint_t efs_prefetcher_describe(struct efs *fs, const char *what, char **text, size_t *bytes);

@@ -33,13 +33,15 @@ static void expert_wasted(struct efs_prefetcher *pf, struct efs_prefetcher_exper
 
 /* ---- actions of the queue ---- */
 
+static void load_done(struct efs *fs, uint32_t extent, errint_t error);
+
 /* Starts loads of the missing extents. false: none are missing, or no memory is free or evictable. With may_wait, the
  * loads are retried at the end of a growth job. */
 static bool start_loads(struct efs *fs, uint32_t number, bool may_wait)
 {
     struct efs_prefetcher_expert *e = expert_of(fs, number);
     e->missing = efs_extents_missing(fs, number);
-    uint32_t loads = efs_extents_prefetch(fs, number);
+    uint32_t loads = efs_extents_prefetch(fs, number, load_done);
     e->pending += (uint16_t)loads;
     e->retry = may_wait && loads == 0 && fs->growing && efs_extents_missing(fs, number);
     fs->prefetcher->retry |= e->retry;
@@ -130,8 +132,9 @@ static void expert_loaded(struct efs *fs, uint32_t number, bool may_wait)
     apply_actions(fs, actions, count);
 }
 
-void efs_prefetcher_load_done(struct efs *fs, uint32_t number, errint_t error)
+static void load_done(struct efs *fs, uint32_t extent, errint_t error)
 {
+    uint32_t number = fs->store->objects[efs_extent(fs, extent)->object].group;
     struct efs_prefetcher_expert *e = expert_of(fs, number);
     e->error = error < 0 && e->error == 0 ? error : e->error;
     if (--e->pending == 0)
@@ -206,6 +209,16 @@ static uint32_t fill_next(struct efs *fs)
     return EFS_NONE;
 }
 
+/* Extents loaded by filling are evicted early. After an error, which was logged, filling stops until the number of
+ * planned segments changes. */
+static void fill_done(struct efs *fs, uint32_t extent, errint_t error)
+{
+    if (error < 0)
+        fs->prefetcher->fill_expert = fs->store->expert_count;
+    else
+        efs_extent_evict_early(fs, extent);
+}
+
 static void fill(struct efs *fs)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
@@ -224,20 +237,10 @@ static void fill(struct efs *fs)
         unsigned missing = x->required & ~(unsigned)x->resident;
         uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_E) : 0) +
                          (missing & EFS_COMPONENT_SM ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_SM) : 0);
-        if (!fill_has_empty(fs, bytes) || efs_extent_load(fs, extent, EFS_LOAD_WARM) < 0)
+        if (!fill_has_empty(fs, bytes) || efs_extent_warm(fs, extent, fill_done) < 0)
             return;
         efs_count(&fs->stats, warmed_extents, 1);
     }
-}
-
-/* Extents loaded by filling are evicted early. After an error, which was logged, filling stops until the number of
- * planned segments changes. */
-void efs_prefetcher_fill_done(struct efs *fs, uint32_t extent, errint_t error)
-{
-    if (error < 0)
-        fs->prefetcher->fill_expert = fs->store->expert_count;
-    else
-        efs_extent_evict_early(fs, extent);
 }
 
 static void read_predictions(struct efs *fs)

@@ -59,14 +59,7 @@ static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget
                                                  [EFS_RETRY_ADMIT] = efs_admission_run,
                                                  [EFS_RETRY_PLAN] = efs_plan_thread_replan},
                                        .add_segment = efs_budget_add_segment,
-                                       .plan_request = efs_plan_thread_record,
-                                       .warm_done = efs_prefetcher_fill_done,
-                                       .prefetch_done = efs_prefetcher_load_done,
-                                       .prefetch_request = efs_prefetcher_requested,
-                                       .is_live = efs_admission_is_live,
-                                       .free_memfiles = efs_full_memfiles_free,
-                                       .start_loads = efs_items_start,
-                                       .complete_items = efs_items_answer};
+                                       .is_live = efs_admission_is_live};
 
 static struct efs *served_new(const struct efs_options *options)
 {

@@ -12,6 +12,7 @@
 #include "test.h"
 #include "cache.h"
 #include "extent_internal.h"
+#include "fetch.h"
 #include "fixture.h"
 #include "prefetcher.h"
 #include "expertfs-private.h"
@@ -580,9 +581,9 @@ TEST(asked_for_what_was_cancelled)
     struct efs *fs = open_store(256 * MIB, "always");
     assert_int_equal(efs_set(fs, "prefetch", "off", NULL, NULL), 0); /* only the test prefetches */
     efs_lock(fs);
-    assert_true(efs_extents_prefetch(fs, e) > 0);
+    assert_true(efs_extents_prefetch(fs, e, NULL) > 0);
     efs_extents_prefetch_cancel(fs, e);
-    efs_cache_request(fs, &e, NULL, 1, true);
+    efs_use_experts(fs, &e, NULL, 1, EFS_USE_NAMED);
     assert_int_equal(efs_cache_target(fs, e), EFS_POOL_C);
     efs_unlock(fs); /* only now the I/O thread sees the cancellation */
     struct efs_stats s = when_calm(fs);
