@@ -81,6 +81,7 @@ static uint32_t extents_layout(const struct efs *fs, struct efs_extent *extents,
                 extents[n].object = o;
                 extents[n].shard_first = s;
                 extents[n].shard_count = length;
+                extents[n].list = EFS_LIST_NONE;
                 extents[n].required = (uint8_t)((fs->store->shards[s].e_bytes ? EFS_COMPONENT_E : 0) |
                                                 (fs->store->shards[s].sm_bytes ? EFS_COMPONENT_SM : 0));
             }
@@ -161,9 +162,8 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
         if (group < fs->store->expert_count)
             fs->extents->expert_bytes[group] += bytes;
     }
-    efs_lru_init(&fs->extents->protected, &fs->extents->at[0].link, sizeof(struct efs_extent));
-    efs_lru_init(&fs->extents->evictable, &fs->extents->at[0].link, sizeof(struct efs_extent));
-    efs_lru_init(&fs->extents->scan, &fs->extents->at[0].link, sizeof(struct efs_extent));
+    for (unsigned list = 0; list < EFS_LISTS; list++)
+        efs_lru_init(&fs->extents->lists[list], &fs->extents->at[0].link, sizeof(struct efs_extent));
     fs->extents->waiting_tail = &fs->extents->waiting;
     return 0;
 }

@@ -22,7 +22,35 @@ enum efs_component { EFS_COMPONENT_E = 1, EFS_COMPONENT_SM = 2 };
  * bytes.
  */
 enum efs_extent_state { EFS_EXTENT_IDLE, EFS_EXTENT_QUEUED, EFS_EXTENT_LOADING };
-enum efs_extent_list { EFS_LIST_NONE, EFS_LIST_PROTECTED, EFS_LIST_EVICTABLE, EFS_LIST_SCAN };
+/* The list of an extent that is in memory: used up; evictable; prefetched; of a scan; all of it protected. */
+enum efs_extent_list {
+    EFS_LIST_FIRST,
+    EFS_LIST_EVICTABLE,
+    EFS_LIST_PREFETCHED,
+    EFS_LIST_SCAN,
+    EFS_LIST_PROTECTED,
+    EFS_LISTS,
+    EFS_LIST_NONE = EFS_LISTS
+};
+
+/* The order of eviction: each rank is evicted before the next one, and oldest first, except EFS_VICTIM_FIRST. */
+enum efs_victim {
+    EFS_VICTIM_FIRST,          /* used up: also before the pool grows; newest first */
+    EFS_VICTIM_STALE,          /* of a scan, and no stream is expected to read the rest */
+    EFS_VICTIM_MANY_FRAGMENTS, /* fragments, while they take more than their share */
+    EFS_VICTIM_EVICTABLE,      /* not protected by the policy, or not all components */
+    EFS_VICTIM_PREFETCHED,     /* prefetched, and their layer was not requested yet */
+    EFS_VICTIM_SCAN_READ,      /* of a scan, read in part */
+    EFS_VICTIM_SCAN,           /* of a scan, read ahead */
+    EFS_VICTIM_FRAGMENTS,
+    EFS_VICTIM_PROTECTED, /* by the policy, which is told of the loss */
+    EFS_VICTIM_PINNED,    /* of an expert that a request or lease pins */
+    EFS_VICTIM_KINDS
+};
+#define EFS_VICTIM(rank) (1u << EFS_VICTIM_##rank)
+#define EFS_VICTIMS_UNNEEDED (EFS_VICTIM(FIRST) | EFS_VICTIM(STALE) | EFS_VICTIM(EVICTABLE))
+#define EFS_VICTIMS_KEPT (EFS_VICTIM(PROTECTED) | EFS_VICTIM(PINNED))
+#define EFS_VICTIMS_EVICTABLE ((1u << EFS_VICTIM_KINDS) - 1 - EFS_VICTIMS_KEPT)
 
 #define EFS_EXTENT_SHARDS 64
 
@@ -99,7 +127,7 @@ struct efs_extents {
     size_t max_bytes;       /* limit of coded bytes of an extent (at least one shard) */
     uint64_t *expert_bytes; /* coded bytes by expert */
     uint64_t all_bytes;     /* coded bytes of all extents */
-    struct efs_lru protected, evictable, scan;
+    struct efs_lru lists[EFS_LISTS];
     struct efs_streams streams;
     uint64_t scan_bytes; /* of all extents */
     struct efs_extent *waiting, **waiting_tail;
@@ -215,10 +243,11 @@ void efs_extents_protect(struct efs *fs, uint32_t expert, unsigned components);
 /* The components that all extents of an expert have; *some: whether any extent has any. */
 unsigned efs_extents_resident(const struct efs *fs, uint32_t expert, bool *some);
 bool efs_extents_loading(const struct efs *fs, uint32_t expert); /* or waiting for memory: any of its extents */
-/* Drops the oldest evictable components without references; only_evict_first: only those with evict_first. NONE: none
- * are evictable, IN_USE: all evictable ones are referenced. */
+/* Evicts the first extent without references, in the order of these ranks (bits EFS_VICTIM()): its components that are
+ * not protected; all of a protected one, and updates the cache state. NONE: there is none; IN_USE: all are
+ * referenced. */
 enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
-enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first);
+enum efs_evicted efs_extents_evict(struct efs *fs, unsigned ranks);
 /* Bytes to read for the missing components of an expert; 0: it is in memory, or being loaded. */
 uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert);
 /* Starts prefetching the missing components of an expert, in free memory or memory of evictable components. Does not
@@ -234,8 +263,6 @@ void efs_extents_prefetch_drop(struct efs *fs, uint32_t expert);
 bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent);
 /* Marks an extent that was loaded for a stream as a scan extent, because the stream is a scan. */
 void efs_extent_mark_scan(struct efs *fs, uint32_t extent);
-/* Evicts the oldest kept extent without references, and updates the cache state. false: none. */
-bool efs_extents_evict_protected(struct efs *fs);
 /* ---- extent_load.c ---- */
 /* Handles all completed loads, in one critical section with the lock. On the I/O thread; arg is the struct efs. */
 void efs_extents_completed(void *arg);

@@ -1,22 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * extent_evict.c - eviction. Evictable components stay until their memory is needed, and are evicted oldest first,
- * except: extents that streams have finished (extent_scan.c) before all other extents, prefetched ones whose layer has
- * not been requested (extent.prefetched) after them.
- */
+/* extent_evict.c - eviction, in the order of enum efs_victim. */
 #include "extent_internal.h"
 
 #include "cache.h"
 #include "fragment.h"
 
-static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_first, bool prefetched)
+static const uint8_t list_of_rank[EFS_VICTIM_KINDS] = {[EFS_VICTIM_FIRST] = EFS_LIST_FIRST,
+                                                       [EFS_VICTIM_STALE] = EFS_LIST_SCAN,
+                                                       [EFS_VICTIM_MANY_FRAGMENTS] = EFS_LIST_NONE,
+                                                       [EFS_VICTIM_EVICTABLE] = EFS_LIST_EVICTABLE,
+                                                       [EFS_VICTIM_PREFETCHED] = EFS_LIST_PREFETCHED,
+                                                       [EFS_VICTIM_SCAN_READ] = EFS_LIST_SCAN,
+                                                       [EFS_VICTIM_SCAN] = EFS_LIST_SCAN,
+                                                       [EFS_VICTIM_FRAGMENTS] = EFS_LIST_NONE,
+                                                       [EFS_VICTIM_PROTECTED] = EFS_LIST_PROTECTED,
+                                                       [EFS_VICTIM_PINNED] = EFS_LIST_PROTECTED};
+
+/* Whether an extent of the rank's list has this rank, or a lower one. */
+static bool extent_has_rank(const struct efs *fs, uint32_t extent, enum efs_victim rank)
+{
+    const struct efs_extent *x = &fs->extents->at[extent];
+    switch (rank) {
+    case EFS_VICTIM_STALE:
+        return !efs_extent_is_expected(fs, extent);
+    case EFS_VICTIM_SCAN_READ:
+        return !x->ahead_bytes;
+    case EFS_VICTIM_PROTECTED:
+        return !efs_cache_pinned(fs, fs->store->objects[x->object].group);
+    default:
+        return true;
+    }
+}
+
+static enum efs_evicted evict_rank(struct efs *fs, enum efs_victim rank)
 {
     enum efs_evicted result = EFS_EVICTED_NONE;
-    for (uint32_t i = fs->extents->evictable.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->evictable, i)) {
-        if (only_evict_first && !fs->extents->at[i].evict_first)
-            return EFS_EVICTED_NONE;
-        if (fs->extents->at[i].refs == 0 && fs->extents->at[i].prefetched == prefetched) {
-            efs_extent_drop(fs, i, efs_extent_evictable(&fs->extents->at[i]));
+    if (list_of_rank[rank] == EFS_LIST_NONE)
+        return (rank == EFS_VICTIM_FRAGMENTS || efs_fragments_are_many(fs)) && efs_fragments_evict(fs) ? EFS_EVICTED_ONE
+                                                                                                       : result;
+    const struct efs_lru *list = &fs->extents->lists[list_of_rank[rank]];
+    for (uint32_t i = list->oldest; i != EFS_NONE; i = efs_lru_newer(list, i)) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        if (x->refs == 0 && extent_has_rank(fs, i, rank)) {
+            efs_extent_evict(fs, i, x->list == EFS_LIST_PROTECTED ? x->resident : efs_extent_evictable(x));
             efs_count(&fs->stats, evictions_c, 1);
             return EFS_EVICTED_ONE;
         }
@@ -25,46 +51,14 @@ static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_
     return result;
 }
 
-/* Order: stale scan extents; evictable extents, prefetched ones last; scan extents that were read in part; all scan
- * extents. */
-enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
+enum efs_evicted efs_extents_evict(struct efs *fs, unsigned ranks)
 {
-    if (only_evict_first)
-        return extents_evict_evictable(fs, true, false);
-    enum efs_evicted passed = efs_extents_evict_scan(fs, EFS_SCAN_STALE), evictable;
-    if (passed == EFS_EVICTED_ONE)
-        return passed;
-    evictable = extents_evict_evictable(fs, false, false);
-    if (evictable == EFS_EVICTED_IN_USE)
-        evictable = extents_evict_evictable(fs, false, true);
-    if (evictable == EFS_EVICTED_ONE)
-        return evictable;
-    enum efs_evicted ahead = efs_extents_evict_scan(fs, EFS_SCAN_READ);
-    if (ahead != EFS_EVICTED_ONE)
-        ahead = efs_extents_evict_scan(fs, EFS_SCAN_ANY);
-    return ahead != EFS_EVICTED_NONE ? ahead : evictable != EFS_EVICTED_NONE ? evictable : passed;
-}
-
-bool efs_extents_evict_unneeded(struct efs *fs)
-{
-    return efs_extents_evict_scan(fs, EFS_SCAN_STALE) == EFS_EVICTED_ONE ||
-           extents_evict_evictable(fs, false, false) == EFS_EVICTED_ONE;
-}
-
-/* Extents of experts that a request or lease pins are evicted only if there is no other kept extent without references.
- */
-bool efs_extents_evict_protected(struct efs *fs)
-{
-    for (unsigned pinned = 0; pinned < 2; pinned++)
-        for (uint32_t i = fs->extents->protected.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->protected, i)) {
-            const struct efs_extent *x = &fs->extents->at[i];
-            if (x->refs == 0 && (pinned || !efs_cache_pinned(fs, fs->store->objects[x->object].group))) {
-                efs_extent_evict(fs, i, x->resident);
-                efs_count(&fs->stats, evictions_c, 1);
-                return true;
-            }
-        }
-    return false;
+    enum efs_evicted result = EFS_EVICTED_NONE;
+    for (unsigned rank = 0; rank < EFS_VICTIM_KINDS && result != EFS_EVICTED_ONE; rank++) {
+        enum efs_evicted one = ranks & 1u << rank ? evict_rank(fs, rank) : EFS_EVICTED_NONE;
+        result = one != EFS_EVICTED_NONE ? one : result;
+    }
+    return result;
 }
 
 void efs_extents_evict_all(struct efs *fs)
@@ -84,35 +78,26 @@ void efs_extents_evict_all(struct efs *fs)
 void efs_extent_evict_first(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (x->list == EFS_LIST_EVICTABLE || x->list == EFS_LIST_SCAN) {
-        efs_extent_set_scan(fs, x, false);
-        x->evict_first = true;
-        x->prefetched = false;
-        efs_extent_enlist(fs, extent);
-    }
+    if (x->list == EFS_LIST_NONE || x->list == EFS_LIST_PROTECTED)
+        return;
+    efs_extent_set_scan(fs, x, false);
+    x->evict_first = true;
+    x->prefetched = false;
+    efs_extent_enlist(fs, extent);
 }
 
 bool efs_extents_has_evict_first(const struct efs *fs)
 {
-    uint32_t oldest = fs->extents->evictable.oldest;
-    return oldest != EFS_NONE && fs->extents->at[oldest].evict_first;
+    return fs->extents->lists[EFS_LIST_FIRST].oldest != EFS_NONE;
 }
 
 void efs_extent_evict_early(struct efs *fs, uint32_t extent)
 {
-    struct efs_lru *evictable = &fs->extents->evictable;
     const struct efs_extent *x = &fs->extents->at[extent];
-    uint32_t behind = EFS_NONE;
-    if (x->list != EFS_LIST_EVICTABLE || x->refs != 0 || x->evict_first)
+    if (x->list != EFS_LIST_EVICTABLE || x->refs != 0)
         return;
-    efs_lru_remove(evictable, extent);
-    for (uint32_t i = evictable->oldest; i != EFS_NONE && fs->extents->at[i].evict_first;
-         i = efs_lru_newer(evictable, i))
-        behind = i;
-    if (behind == EFS_NONE)
-        efs_lru_insert(evictable, extent, false);
-    else
-        efs_lru_insert_newer(evictable, extent, behind);
+    efs_lru_remove(&fs->extents->lists[EFS_LIST_EVICTABLE], extent);
+    efs_lru_insert(&fs->extents->lists[EFS_LIST_EVICTABLE], extent, false);
 }
 
 /* ---- retiring segments ---- */
@@ -153,6 +138,7 @@ static bool extent_drop_one_retiring(struct efs *fs, const struct efs_lru *list)
 void efs_extents_drop_retiring(struct efs *fs)
 {
     efs_fragments_drop_retiring(fs);
-    while (extent_drop_one_retiring(fs, &fs->extents->scan) || extent_drop_one_retiring(fs, &fs->extents->evictable))
-        efs_retry(fs, EFS_RETRY_SEGMENTS);
+    for (unsigned list = 0; list < EFS_LIST_PROTECTED; list++)
+        while (extent_drop_one_retiring(fs, &fs->extents->lists[list]))
+            efs_retry(fs, EFS_RETRY_SEGMENTS);
 }

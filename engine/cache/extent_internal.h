@@ -96,7 +96,7 @@ struct efs_extent_load {
     uint8_t components, why; /* why: enum efs_load_reason */
     bool prefetch;           /* started as EFS_LOAD_PREFETCH */
     efs_load_done_fn *done;
-    uint8_t was;             /* enum efs_extent_state: before it was LOADING */
+    uint8_t was; /* enum efs_extent_state: before it was LOADING */
     _Atomic int pending;
     _Atomic errint_t error;
 };
@@ -141,19 +141,14 @@ unsigned efs_extent_in_retiring(const struct efs *fs, const struct efs_extent *x
 /* Sets evict_first: the extent will not be used soon and is evicted before other extents and before the pool grows. */
 void efs_extent_evict_first(struct efs *fs, uint32_t extent);
 
-/* Drops the oldest extent that is not kept, referenced, prefetched or expected by a stream. false: none. */
-bool efs_extents_evict_unneeded(struct efs *fs);
-
 /* ---- extent_scan.c ---- */
 /* A reader of this pace requests bytes of the extent. */
 void efs_extent_accessed(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes);
 /* Drops scan extents that no stream will read any more, oldest first, until `bytes` more fit into the streams'
  * quota; wanted: also partly read ones. false: they do not fit. */
 bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes, bool wanted);
-/* Drops the oldest scan extent without references: STALE: that no stream will read any more; READ: also partly read
- * ones; ANY: any. */
-enum efs_scan_victim { EFS_SCAN_STALE, EFS_SCAN_READ, EFS_SCAN_ANY };
-enum efs_evicted efs_extents_evict_scan(struct efs *fs, enum efs_scan_victim what);
+/* Whether the rest of a scan extent is still expected to be read. */
+bool efs_extent_is_expected(const struct efs *fs, uint32_t extent);
 
 /* ---- extent_wait.c ---- */
 static inline bool efs_extent_is_complete(const struct efs_extent *x)
@@ -199,7 +194,7 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
 void efs_extent_load_ended(struct efs *fs, uint32_t extent, errint_t error);
 /* Frees memory for a load by the first of these that succeeds: evicts an extent with evict_first; adds a segment;
  * evicts the oldest evictable components; if nothing is evictable, evicts the oldest kept extent. EFS_LOAD_PREFETCH
- * evicts only what efs_extents_evict_unneeded() does. false: no memory. */
+ * evicts only EFS_VICTIMS_UNNEEDED. false: no memory. */
 bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why);
 /* Evicts the oldest kept extent, even if evictable memory is in use. false: none is kept, or all are referenced. */
 bool efs_extents_reclaim_protected(struct efs *fs);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_lists.c - which components of extents stay in memory, and the list of each extent. Extents whose components
- * are all kept by the policy (extent.protected) are in the protected list. All other extents are *evictable*: of dense
- * tensors, of experts that are not kept, components that their expert lost; or *scan extents* (extent_scan.c).
- * extent_evict.c chooses what to evict.
+ * extent_lists.c - which components of extents stay in memory, and the list of each extent (enum efs_extent_list). The
+ * policy protects components of experts that it keeps. All others are *evictable*: of dense tensors, of experts that
+ * are not kept, components that their expert lost. extent_evict.c chooses what to evict.
  */
 #include "extent_internal.h"
 
@@ -25,10 +24,8 @@ void efs_extent_set_scan(struct efs *fs, struct efs_extent *x, bool scan)
 void efs_extent_delist(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (x->list == EFS_LIST_PROTECTED)
-        efs_lru_remove(&fs->extents->protected, extent);
-    else if (x->list != EFS_LIST_NONE)
-        efs_lru_remove(x->list == EFS_LIST_SCAN ? &fs->extents->scan : &fs->extents->evictable, extent);
+    if (x->list != EFS_LIST_NONE)
+        efs_lru_remove(&fs->extents->lists[x->list], extent);
     x->list = EFS_LIST_NONE;
 }
 
@@ -40,11 +37,12 @@ void efs_extent_enlist(struct efs *fs, uint32_t extent)
         return;
     bool evictable = efs_extent_evictable(x) != 0;
     x->evict_first = x->evict_first && evictable;
-    x->list = !evictable ? EFS_LIST_PROTECTED : x->scan_bytes ? EFS_LIST_SCAN : EFS_LIST_EVICTABLE;
-    efs_lru_insert(!evictable      ? &fs->extents->protected
-                   : x->scan_bytes ? &fs->extents->scan
-                                   : &fs->extents->evictable,
-                   extent, !x->evict_first);
+    x->list = !evictable       ? EFS_LIST_PROTECTED
+              : x->scan_bytes  ? EFS_LIST_SCAN
+              : x->evict_first ? EFS_LIST_FIRST
+              : x->prefetched  ? EFS_LIST_PREFETCHED
+                               : EFS_LIST_EVICTABLE;
+    efs_lru_insert(&fs->extents->lists[x->list], extent, x->list != EFS_LIST_FIRST);
 }
 
 void efs_extent_used(struct efs *fs, struct efs_extent *x)

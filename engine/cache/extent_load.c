@@ -10,7 +10,6 @@
 #include "container.h"
 #include "record.h"
 #include "cache.h"
-#include "fragment.h"
 #include "sys.h"
 
 #include <assert.h>
@@ -31,20 +30,15 @@ static bool extent_alloc_component(struct efs *fs, struct efs_extent *x, unsigne
 
 static bool extents_reclaim(struct efs *fs, enum efs_load_reason why)
 {
-    if (efs_extents_evict(fs, true) == EFS_EVICTED_ONE)
+    if (efs_extents_evict(fs, EFS_VICTIM(FIRST)) == EFS_EVICTED_ONE)
         return true;
     errint_t rc = fs->hooks->add_segment(fs, true);
     if (rc == -EAGAIN || rc == 0)
         return rc == 0;
-    if (why == EFS_LOAD_PREFETCH)
-        return efs_extents_evict_unneeded(fs);
-    if (efs_fragments_are_many(fs) && efs_fragments_evict(fs))
-        return true;
-    enum efs_evicted evicted = efs_extents_evict(fs, false);
-    if (evicted != EFS_EVICTED_ONE && efs_fragments_evict(fs))
-        return true;
-    if (evicted == EFS_EVICTED_NONE)
-        return efs_extents_evict_protected(fs);
+    enum efs_evicted evicted =
+        efs_extents_evict(fs, why == EFS_LOAD_PREFETCH ? EFS_VICTIMS_UNNEEDED : EFS_VICTIMS_EVICTABLE);
+    if (evicted == EFS_EVICTED_NONE && why != EFS_LOAD_PREFETCH)
+        evicted = efs_extents_evict(fs, EFS_VICTIMS_KEPT);
     return evicted == EFS_EVICTED_ONE;
 }
 
@@ -62,7 +56,7 @@ bool efs_extents_reclaim_protected(struct efs *fs)
 {
     assert(!fs->extents->reclaiming);
     fs->extents->reclaiming = true;
-    bool more = efs_extents_evict_protected(fs);
+    bool more = efs_extents_evict(fs, EFS_VICTIMS_KEPT) == EFS_EVICTED_ONE;
     fs->extents->reclaiming = false;
     return more;
 }

@@ -26,19 +26,21 @@ static bool move_find_room(struct efs *fs, struct efs_extent_move *m)
     m->to = (struct efs_block){0};
     while (!efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, from),
                                efs_extent_alloc_bytes(fs, x, m->component), m->component == EFS_COMPONENT_SM, &m->to))
-        if (efs_extents_evict(fs, false) != EFS_EVICTED_ONE)
+        if (efs_extents_evict(fs, EFS_VICTIMS_EVICTABLE) != EFS_EVICTED_ONE)
             return false;
     return true;
 }
 
-/* Lock held: the first extent of the list that has to move; EFS_NONE: none. Each move changes the lists, so the search
- * starts at their beginning. */
-static uint32_t move_find(const struct efs *fs, const struct efs_lru *list)
+/* Lock held: the first extent that has to move, protected ones before those that are protected in part; EFS_NONE: none.
+ * Each move changes the lists, so the search starts at their beginning. */
+static uint32_t move_find(const struct efs *fs)
 {
-    uint32_t i = list->oldest;
-    while (i != EFS_NONE && !extent_protected_in_retiring(fs, i))
-        i = efs_lru_newer(list, i);
-    return i;
+    for (unsigned list = EFS_LISTS; list-- > 0;)
+        for (uint32_t i = fs->extents->lists[list].oldest; i != EFS_NONE;
+             i = efs_lru_newer(&fs->extents->lists[list], i))
+            if (extent_protected_in_retiring(fs, i))
+                return i;
+    return EFS_NONE;
 }
 
 /* Lock held: starts the next move; evicts components for which there is no room. false: there is none to move. */
@@ -47,9 +49,7 @@ static bool move_next(struct efs *fs)
     struct efs_extent_move *m = &fs->extents->move;
     while (!fs->closing && fs->account.bytes[EFS_ACCOUNT_RETIRING]) {
         efs_extents_drop_retiring(fs); /* also those that an eviction made unprotected */
-        uint32_t extent = move_find(fs, &fs->extents->protected);
-        if (extent == EFS_NONE) /* protected in part */
-            extent = move_find(fs, &fs->extents->evictable);
+        uint32_t extent = move_find(fs);
         if (extent == EFS_NONE)
             return false;
         unsigned components = extent_protected_in_retiring(fs, extent);

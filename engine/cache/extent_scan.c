@@ -28,8 +28,7 @@ static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
     return end - efs_extent_begin(fs, extent);
 }
 
-/* Whether the rest of the extent is still expected to be read. */
-static bool extent_is_expected(const struct efs *fs, uint32_t extent)
+bool efs_extent_is_expected(const struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents->at[extent];
     if (!x->ahead_bytes && x->consumed_bytes >= extent_raw_bytes(fs, extent))
@@ -39,28 +38,11 @@ static bool extent_is_expected(const struct efs *fs, uint32_t extent)
     return fs->extents->streams.clock - x->scan_clock <= windows * fs->extents->streams.window;
 }
 
-enum efs_evicted efs_extents_evict_scan(struct efs *fs, enum efs_scan_victim what)
-{
-    enum efs_evicted result = EFS_EVICTED_NONE;
-    for (uint32_t i = fs->extents->scan.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->scan, i)) {
-        const struct efs_extent *x = &fs->extents->at[i];
-        bool goes = what == EFS_SCAN_ANY || (what == EFS_SCAN_READ && !x->ahead_bytes) || !extent_is_expected(fs, i);
-        if (x->refs == 0 && goes) {
-            efs_extent_drop(fs, i, x->resident & ~(unsigned)x->protected);
-            efs_count(&fs->stats, evictions_c, 1);
-            return EFS_EVICTED_ONE;
-        }
-        result = EFS_EVICTED_IN_USE;
-    }
-    return result;
-}
-
 bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes, bool wanted)
 {
     uint64_t quota = efs_streams_quota(&fs->extents->streams);
     while (fs->extents->scan_bytes + bytes > quota)
-        if (efs_extents_evict_scan(fs, EFS_SCAN_STALE) != EFS_EVICTED_ONE &&
-            (!wanted || efs_extents_evict_scan(fs, EFS_SCAN_READ) != EFS_EVICTED_ONE))
+        if (efs_extents_evict(fs, EFS_VICTIM(STALE) | (wanted ? EFS_VICTIM(SCAN_READ) : 0)) != EFS_EVICTED_ONE)
             return false;
     return true;
 }

@@ -54,15 +54,6 @@ static inline void efs_lru_insert(struct efs_lru *lru, uint32_t i, bool newest)
     *(link.older != EFS_LRU_END ? &efs_lru_link(lru, link.older)->newer : &lru->oldest) = i;
 }
 
-/* Inserts next to a listed element, on its newer side. */
-static inline void efs_lru_insert_newer(struct efs_lru *lru, uint32_t i, uint32_t older)
-{
-    struct efs_link link = {efs_lru_newer(lru, older), older};
-    *efs_lru_link(lru, i) = link;
-    efs_lru_link(lru, older)->newer = i;
-    *(link.newer != EFS_LRU_END ? &efs_lru_link(lru, link.newer)->older : &lru->newest) = i;
-}
-
 /* Moves i, which is listed, to the newest end. */
 static inline void efs_lru_use(struct efs_lru *lru, uint32_t i)
 {

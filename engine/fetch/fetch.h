@@ -63,7 +63,7 @@ enum efs_item_got { EFS_GOT_NOTHING, EFS_GOT_CODED, EFS_GOT_LEASE, EFS_GOT_FILLI
 /* An expert of a request. When loaded it has a lease (full), or references on its extents (coded). */
 struct efs_request_item {
     struct efs_request *request;
-    struct efs_task task; /* starts the item, later answers it */
+    struct efs_task task;                 /* starts the item, later answers it */
     struct efs_request_item *next_waiter; /* full: in the list of those that wait until the expert is filled */
     uint32_t expert;
     void *arg; /* argument of request->arrived */

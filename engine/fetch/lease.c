@@ -71,8 +71,7 @@ void efs_item_start(struct efs *fs, struct efs_task *task)
     struct efs_request_item *item = EFS_CONTAINER(task, struct efs_request_item, task);
     if (item->form == EFS_FORM_FULL && !item->memfile)
         item->memfile = efs_full_memfile_new(fs, efs_memfile_bytes(fs, item->expert));
-    if (item->form == EFS_FORM_FULL &&
-        (!item->memfile || memfile_prepare(&fs->view, item->expert, item->memfile) < 0))
+    if (item->form == EFS_FORM_FULL && (!item->memfile || memfile_prepare(&fs->view, item->expert, item->memfile) < 0))
         item->load_error = -ENOMEM; /* the system has no memory, although the budget had */
     efs_item_begin(item);
 }

@@ -142,9 +142,9 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
 {
     efs_lock(fs);
     efs_use_experts(fs, s->experts, s->tokens, s->count,
-                      s->how->preload  ? EFS_USE_AHEAD
-                      : s->how->opened ? EFS_USE_OPENED
-                                       : EFS_USE_NAMED);
+                    s->how->preload  ? EFS_USE_AHEAD
+                    : s->how->opened ? EFS_USE_OPENED
+                                     : EFS_USE_NAMED);
     for (uint32_t i = 0; i < s->count; i++) {
         efs_cache_touched(fs, s->experts[i]);
         if (!s->loads[i])
