@@ -45,9 +45,9 @@ uint64_t efs_cache_bytes(const struct efs_store *store);
 enum efs_use_kind { EFS_USE_OPENED, EFS_USE_NAMED, EFS_USE_AHEAD };
 /* Uses to be placed by efs_cache_place(), in scratch memory of the cache state: valid until the lock is released. */
 struct efs_uses {
-    uint32_t layer, count;       /* count 0: none */
+    uint32_t layer, count;        /* count 0: none */
     const uint32_t *ids, *tokens; /* numbers in the layer; tokens NULL: 1 each */
-    bool full; /* the experts are to be full, and pinned until efs_cache_release() */
+    bool full;                    /* the experts are to be full, and pinned until efs_cache_release() */
     bool named;
 };
 /* Pins experts of one layer that are requested, until efs_cache_release(), and counts and records the request. *uses:

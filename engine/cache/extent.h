@@ -133,8 +133,10 @@ struct efs_extents {
     struct efs_extent *waiting, **waiting_tail;
     uint64_t ahead_bytes, ahead_max_bytes; /* ahead_bytes: read ahead and not used yet; ahead_max_bytes: its limit */
     uint32_t refs, long_refs;              /* references on all extents; those of waiters with `long_term` */
-    uint32_t loads[EFS_LOADS];             /* in flight, by reason */
-    struct efs_extent_load *free_loads;    /* free structs */
+    _Atomic(struct efs_extent_waiter *) used_up;        /* whose references efs_extents_put_used_up() drops */
+    _Atomic bool wanted;                                /* something waits for memory */
+    uint32_t loads[EFS_LOADS];                          /* in flight, by reason */
+    struct efs_extent_load *free_loads;                 /* free structs */
     struct efs_extent_load *completed, *completed_last; /* completed, not handled yet; used by the I/O thread only */
     unsigned load_count, free_count;                    /* structs allocated; of these, free */
     struct efs_job loads_job;                           /* allocates more of them */
@@ -186,6 +188,11 @@ void efs_extents_set_window(struct efs *fs, uint64_t bytes);
  * the pool grows. _put() without lock, _unref() with lock held. */
 void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up);
 void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up);
+/* The same for an extent that is used up, without taking the lock while nothing waits for memory: the reference is
+ * dropped by the next efs_extents_put_used_up(), which the caller calls before it frees the waiter. Without lock. */
+void efs_extent_put_later(struct efs *fs, struct efs_extent_waiter *waiter);
+void efs_extents_put_used_up(struct efs *fs); /* with lock held */
+void efs_extents_set_wanted(struct efs *fs);  /* something waits for memory, or nothing does any more; with lock held */
 void efs_extent_unref_long(struct efs *fs, uint32_t extent); /* with lock held; for waiters with `long_term` */
 /* Decodes raw bytes [begin, begin + bytes) of an object, all inside the referenced extent, into dst; in a shared extent
  * they may continue in the next objects. Chunks are checked before their first use. 0, -EUCLEAN. */

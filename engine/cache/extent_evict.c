@@ -16,13 +16,47 @@ static const uint8_t list_of_rank[EFS_VICTIM_KINDS] = {[EFS_VICTIM_FIRST] = EFS_
                                                        [EFS_VICTIM_PROTECTED] = EFS_LIST_PROTECTED,
                                                        [EFS_VICTIM_PINNED] = EFS_LIST_PROTECTED};
 
+/* ---- scan extents ---- */
+
+/* Distance, in windows, that each stream advances before an extent is stale: */
+#define STALE_AHEAD 4u /* if it was read ahead and not read yet */
+#define STALE_PART 1u  /* if it was read in part */
+
+static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
+{
+    const struct efs_extent *x = &fs->extents->at[extent];
+    uint32_t object = x->object, last = x->shard_first + x->shard_count;
+    uint64_t all = 0;
+    if (efs_extent_is_shared(fs, x)) {
+        for (; object < fs->store->object_count && fs->store->objects[object].shard_first < last; object++)
+            all += fs->store->objects[object].bytes;
+        return all;
+    }
+    uint64_t end = extent + 1 < fs->extents->object_first[object + 1] ? efs_extent_begin(fs, extent + 1)
+                                                                      : fs->store->objects[object].bytes;
+    return end - efs_extent_begin(fs, extent);
+}
+
+/* Whether the rest of a scan extent is still expected to be read. */
+static bool extent_is_expected(const struct efs *fs, uint32_t extent)
+{
+    const struct efs_extent *x = &fs->extents->at[extent];
+    if (!x->ahead_bytes && x->consumed_bytes >= extent_raw_bytes(fs, extent))
+        return false;
+    uint64_t windows =
+        (x->ahead_bytes ? STALE_AHEAD : STALE_PART) * (fs->extents->streams.live ? fs->extents->streams.live : 1);
+    return fs->extents->streams.clock - x->scan_clock <= windows * fs->extents->streams.window;
+}
+
+/* ---- ranks ---- */
+
 /* Whether an extent of the rank's list has this rank, or a lower one. */
 static bool extent_has_rank(const struct efs *fs, uint32_t extent, enum efs_victim rank)
 {
     const struct efs_extent *x = &fs->extents->at[extent];
     switch (rank) {
     case EFS_VICTIM_STALE:
-        return !efs_extent_is_expected(fs, extent);
+        return !extent_is_expected(fs, extent);
     case EFS_VICTIM_SCAN_READ:
         return !x->ahead_bytes;
     case EFS_VICTIM_PROTECTED:

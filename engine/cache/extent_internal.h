@@ -147,8 +147,6 @@ void efs_extent_accessed(struct efs *fs, uint32_t extent, enum efs_pace pace, si
 /* Drops scan extents that no stream will read any more, oldest first, until `bytes` more fit into the streams'
  * quota; wanted: also partly read ones. false: they do not fit. */
 bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes, bool wanted);
-/* Whether the rest of a scan extent is still expected to be read. */
-bool efs_extent_is_expected(const struct efs *fs, uint32_t extent);
 
 /* ---- extent_wait.c ---- */
 static inline bool efs_extent_is_complete(const struct efs_extent *x)

@@ -30,6 +30,7 @@ static bool extent_alloc_component(struct efs *fs, struct efs_extent *x, unsigne
 
 static bool extents_reclaim(struct efs *fs, enum efs_load_reason why)
 {
+    efs_extents_put_used_up(fs);
     if (efs_extents_evict(fs, EFS_VICTIM(FIRST)) == EFS_EVICTED_ONE)
         return true;
     errint_t rc = fs->hooks->add_segment(fs, true);

@@ -153,4 +153,5 @@ void efs_extents_retry(struct efs *fs)
             efs_extent_complete_waiters(fs, x, rc);
         }
     }
+    efs_extents_set_wanted(fs);
 }

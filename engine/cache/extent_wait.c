@@ -72,6 +72,35 @@ void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up)
     efs_unlock(fs);
 }
 
+void efs_extents_put_used_up(struct efs *fs)
+{
+    struct efs_extent_waiter *next;
+    for (struct efs_extent_waiter *w = atomic_exchange(&fs->extents->used_up, NULL); w; w = next) {
+        next = w->next;
+        efs_extent_unref(fs, w->extent, true);
+    }
+}
+
+void efs_extent_put_later(struct efs *fs, struct efs_extent_waiter *waiter)
+{
+    waiter->next = atomic_load(&fs->extents->used_up);
+    while (!atomic_compare_exchange_weak(&fs->extents->used_up, &waiter->next, waiter))
+        ;
+    if (!atomic_load(&fs->extents->wanted)) /* who sets it later finds the waiter in the list */
+        return;
+    efs_lock(fs);
+    efs_extents_put_used_up(fs);
+    efs_unlock(fs);
+}
+
+void efs_extents_set_wanted(struct efs *fs)
+{
+    bool wanted = fs->extents->waiting || fs->items_waiting;
+    atomic_store(&fs->extents->wanted, wanted);
+    if (wanted)
+        efs_extents_put_used_up(fs);
+}
+
 /* ---- queue for memory ---- */
 
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
@@ -81,6 +110,7 @@ void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
     x->next_waiting = NULL;
     *fs->extents->waiting_tail = x;
     fs->extents->waiting_tail = &x->next_waiting;
+    efs_extents_set_wanted(fs);
     if (efs_extents_only_long_refs(fs)) /* nothing in flight will request this retry */
         efs_retry(fs, EFS_RETRY_EXTENTS);
 }

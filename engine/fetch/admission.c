@@ -289,6 +289,7 @@ static void admission_run(struct efs *fs)
     fs->admission_starved = (rc == -EAGAIN || rc == -EBUSY) && !efs_extents_only_long_refs(fs);
     if (starved && !fs->admission_starved)
         efs_retry(fs, EFS_RETRY_EXTENTS);
+    efs_extents_set_wanted(fs);
     if (fs->leases->short_bytes)
         report_memory_short(fs, fs->leases->short_bytes);
 }

@@ -41,7 +41,7 @@ struct efs_part {
     size_t bytes;
     uint32_t shards, next_shard, done_shards; /* guarded by request->lock, as is ready */
     bool ready;                               /* the extent is in memory and referenced: its shards may be decoded */
-    bool early;                               /* it was loaded, or failed, before its item was begun */
+    bool early;                               /* it was loaded, or failed, before its item was started */
     struct efs_io *read[2];                   /* E, SM: while the reads of its item are put in order */
     struct efs_uncached uncached;
 };
@@ -60,6 +60,12 @@ enum efs_item_state { EFS_ITEM_LOADING, EFS_ITEM_READY, EFS_ITEM_FAILED, EFS_ITE
 /* What an item has got in a critical section that admits it (reserve.c). */
 enum efs_item_got { EFS_GOT_NOTHING, EFS_GOT_CODED, EFS_GOT_LEASE, EFS_GOT_FILLING, EFS_GOT_MEMFILE };
 
+struct efs_item_ops {                                      /* of a form */
+    void (*start)(struct efs *fs, struct efs_task *task);  /* the item was admitted; without lock */
+    void (*loaded)(struct efs_request_item *item);         /* remaining is 0; may free the item; without lock */
+    void (*answer)(struct efs *fs, struct efs_task *task); /* reports item->error; may free the item; without lock */
+};
+
 /* An expert of a request. When loaded it has a lease (full), or references on its extents (coded). */
 struct efs_request_item {
     struct efs_request *request;
@@ -70,15 +76,16 @@ struct efs_request_item {
     enum efs_form form;
     enum efs_item_state state; /* guarded by request->lock, as is reported */
     enum efs_item_got got;
-    bool waiting; /* in the admission queue; guarded by efs.lock */
-    bool preload; /* without a holder: released when it is loaded */
-    bool begun;   /* its memory is prepared; guarded by request->lock, as is efs_part.early */
+    bool waiting;                /* in the admission queue; guarded by efs.lock */
+    bool preload;                /* without a holder: released when it is loaded */
+    bool started;                /* its memory is prepared; guarded by request->lock, as is efs_part.early */
+    bool was_ready, was_loading; /* when it was dropped */
     bool reported;
     bool was_full; /* it was full, in a memory file that does not serve this use, and was evicted for it */
     bool fresh;    /* memfile has no pages yet */
     errint_t error;
     struct efs_lease *lease;
-    void (*loaded)(struct efs_request_item *item); /* called when remaining is 0; may free the item */
+    const struct efs_item_ops *ops;
     struct efs_memfile *memfile; /* full, in the item that fills it: reserved; NULL: to be allocated */
     uint64_t bytes;              /* coded: bytes of its chunks */
     struct efs_load *load;       /* NULL: its parts are not needed any more */
@@ -169,6 +176,11 @@ void efs_item_unpin(struct efs *fs, struct efs_request_item *item);
 void efs_item_free_load(struct efs_request_item *item); /* does nothing the second time */
 /* With efs.lock held: one more lease on a READY expert. */
 void efs_lease_get(struct efs *fs, uint32_t expert);
+/* With efs.lock held: ends it, except for efs_cache_release(). The caller closes *fd, if it is changed. */
+void efs_lease_put(struct efs *fs, uint32_t expert, int *fd);
+
+/* With efs.lock held: the item is answered with this error, or 0, after the lock is released. */
+void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error);
 
 /* ---- load.c ---- */
 /* Allocates the parts and jobs of all items. NULL: no memory. */
@@ -176,12 +188,12 @@ struct efs_load *efs_load_new(struct efs *fs, struct efs_request_item *items, ui
 /* Requests the extents of an item that was admitted, and defers its reads. With efs.lock held; efs_item_begin() follows
  * without. */
 void efs_item_request_parts(struct efs_request_item *item);
-/* The memory of the item is prepared, or load_error is set: decodes the parts that are in memory, and others when they
- * are loaded. May free the request. Without lock. */
+/* The memory of the item is prepared, or load_error is set: decodes the parts that are in memory, and each other part
+ * when it is loaded. May free the request. Without lock. */
 void efs_item_begin(struct efs_request_item *item);
 
 /* ---- lease.c: without lock ---- */
-/* efs_task of an item that was admitted: allocates its memory file, begins it. */
+/* Allocates the memory file of a full item; starts it. */
 void efs_item_start(struct efs *fs, struct efs_task *task);
 void efs_lease_filled(struct efs_request_item *item); /* its expert was loaded, or load_error is set */
 /* The memory file of a leased expert as a window. As efs_request_window() and efs_request_open_window(). */
@@ -200,10 +212,9 @@ void efs_use_experts(struct efs *fs, const uint32_t *experts, const uint32_t *to
 void efs_use_bytes(struct efs *fs, uint32_t expert, uint64_t bytes);
 
 /* ---- request.c ---- */
-/* With efs.lock held: the item is answered with this error, or 0, after the lock is released. */
-void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error);
 /* The coded item was loaded, or load_error is set. Without lock. */
 void efs_item_coded_loaded(struct efs_request_item *item);
+void efs_item_answer(struct efs *fs, struct efs_task *task);
 /* Drops a reference. */
 void efs_request_unref(struct efs_request *request);
 /* Marks an expert as being loaded without a holder. false: it is already, and must not be loaded again, which bounds

@@ -36,6 +36,7 @@ void efs_lease_filled(struct efs_request_item *item)
     errint_t error = item->load_error;
     bool from_disk = item->from_disk, fresh = item->fresh;
     efs_lock(fs);
+    efs_extents_put_used_up(fs);
     assert(!memfile || memfile->kind != EFS_MEMFILE_EXPORTED); /* the fill has just written it */
     if (memfile && fresh)
         memfile->populated = error == 0;
@@ -118,15 +119,10 @@ void efs_lease_release(struct efs_lease *lease)
     struct efs *fs = lease->fs;
     if (!efs_is_this_process(fs))
         return;
-    efs_lock(fs);
     int fd = -1;
-    bool last = efs_full_unlease(fs, lease->expert, &fd);
+    efs_lock(fs);
+    efs_lease_put(fs, lease->expert, &fd);
     efs_cache_release(fs, lease->expert);
-    if (last) {
-        efs_retry(fs, EFS_RETRY_BUDGET);  /* the budget may have been reduced during the lease */
-        efs_retry(fs, EFS_RETRY_EXTENTS); /* the chunk pool may grow again */
-    }
-    efs_retry(fs, EFS_RETRY_ADMIT); /* also after an earlier lease: its request may now hold nothing */
     efs_unlock(fs);
     if (fd >= 0)
         efs_sys_close(fd);

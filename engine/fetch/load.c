@@ -77,7 +77,7 @@ struct efs_load *efs_load_new(struct efs *fs, struct efs_request_item *items, ui
 static void item_put(struct efs_request_item *item)
 {
     if (atomic_fetch_sub(&item->remaining, 1) == 1)
-        item->loaded(item);
+        item->ops->loaded(item);
 }
 
 /* Whether the part is read uncached, because the chunk pool had no memory for its extent. */
@@ -93,7 +93,7 @@ static void part_done(struct efs_part *p)
     if (p->waiter.error < 0 && !part_is_uncached(p))
         item->load_error = p->waiter.error;
     else if (item->form == EFS_FORM_FULL && !part_is_uncached(p))
-        efs_extent_put(item->request->fs, p->waiter.extent, true); /* the decoded copy replaces these chunks */
+        efs_extent_put_later(item->request->fs, &p->waiter); /* the decoded copy replaces these chunks */
     item_put(item);
 }
 
@@ -145,7 +145,7 @@ static void load_decode_next(struct efs_job *job, struct efs_codec_scratch *scra
         part_done(p);
 }
 
-/* Whether the part has shards to decode or check, after its extent was loaded or failed, and its item was begun. */
+/* Whether the part has shards to decode or check, after its extent was loaded or failed, and its item was started. */
 static bool part_has_work(const struct efs_part *p)
 {
     return p->shards > 0 && p->waiter.error == 0 && p->item->load_error == 0 &&
@@ -205,22 +205,22 @@ static void part_ready(struct efs_part *p)
         efs_workers_push(workers, &jobs[i].job);
 }
 
-/* Whether the item was begun; else efs_item_begin() handles the part, which is loaded or has failed. */
-static bool part_is_begun(struct efs_part *p)
+/* Whether the item was started; else efs_item_begin() handles the part, which is loaded or has failed. */
+static bool part_is_started(struct efs_part *p)
 {
     pthread_mutex_lock(&p->item->request->lock);
-    bool begun = p->item->begun;
-    if (!begun)
+    bool started = p->item->started;
+    if (!started)
         p->early = true;
     pthread_mutex_unlock(&p->item->request->lock);
-    return begun;
+    return started;
 }
 
 static void part_job_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_part *p = EFS_CONTAINER(job, struct efs_part, waiter.job);
     (void)scratch;
-    if (part_is_begun(p))
+    if (part_is_started(p))
         part_ready(p);
 }
 
@@ -229,7 +229,7 @@ static void part_job_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 static bool part_loaded(struct efs *fs, struct efs_extent_waiter *waiter)
 {
     struct efs_part *p = EFS_CONTAINER(waiter, struct efs_part, waiter);
-    if (!part_is_begun(p))
+    if (!part_is_started(p))
         return true;
     if (!part_has_work(p))
         return false;
@@ -280,7 +280,7 @@ void efs_item_begin(struct efs_request_item *item)
     struct efs_part *parts = item->parts;
     uint32_t count = item->part_count;
     pthread_mutex_lock(&item->request->lock);
-    item->begun = true;
+    item->started = true;
     pthread_mutex_unlock(&item->request->lock);
     for (uint32_t i = 0; i < count; i++)
         if (parts[i].early)

@@ -5,12 +5,16 @@
  */
 #include "fetch.h"
 
+#include "cache.h"
 #include "clock.h"
 #include "container.h"
+#include "sys.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
+
+#define DROPPED_AT_ONCE 64u /* in one critical section */
 
 /* ---- reported items ---- */
 
@@ -70,19 +74,28 @@ void efs_preload_end(struct efs *fs, uint32_t expert, enum efs_form form)
     atomic_fetch_and(&fs->leases->preloading[expert], (uint8_t) ~(1u << form));
 }
 
-/* Releases an item that was READY or has just completed: its lease, or its references on extents. */
-static void item_release(struct efs_request_item *item, struct efs_lease *lease)
+/* Releases an item that was READY or has just completed: its lease, or its references on extents. With efs.lock held.
+ * *fd: see efs_full_unlease(). */
+static void item_release_locked(struct efs_request_item *item, struct efs_lease *lease, int *fd)
 {
     struct efs *fs = item->request->fs;
-    if (lease) {
-        efs_lease_release(lease);
-        return;
-    }
-    efs_lock(fs);
-    efs_item_unpin(fs, item);
+    if (lease)
+        efs_lease_put(fs, item->expert, fd);
+    else
+        efs_item_unpin(fs, item);
     efs_cache_release(fs, item->expert);
-    efs_unlock(fs);
-    efs_item_free_load(item);
+}
+
+static void item_release(struct efs_request_item *item, struct efs_lease *lease)
+{
+    int fd = -1;
+    efs_lock(item->request->fs);
+    item_release_locked(item, lease, &fd);
+    efs_unlock(item->request->fs);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    if (!lease)
+        efs_item_free_load(item);
 }
 
 /* Reports an item of another process: READY, then held until efs_request_drop(), or FAILED. */
@@ -122,7 +135,7 @@ static void item_done(struct efs_request_item *item, errint_t error, struct efs_
     efs_request_unref(request);
 }
 
-static void item_answer(struct efs *fs, struct efs_task *task)
+void efs_item_answer(struct efs *fs, struct efs_task *task)
 {
     struct efs_request_item *item = EFS_CONTAINER(task, struct efs_request_item, task);
     bool full = item->form == EFS_FORM_FULL;
@@ -130,12 +143,6 @@ static void item_answer(struct efs *fs, struct efs_task *task)
     efs_count(&fs->stats, coded_errors, !full && item->error < 0);
     item_done(item, item->error, full && item->error == 0 ? &fs->leases->handles[item->expert] : NULL);
     efs_in_flight_end(fs);
-}
-
-void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error)
-{
-    item->error = error;
-    efs_defer_task(fs, &item->task, item_answer);
 }
 
 void efs_item_coded_loaded(struct efs_request_item *item)
@@ -220,34 +227,53 @@ errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const 
     return 0;
 }
 
-static bool item_is(const struct efs_request_item *item, const void *arg)
+static bool item_was_loading(const struct efs_request_item *item, const void *request)
 {
-    return item == arg;
+    return item->request == request && item->was_loading;
+}
+
+/* Drops items that the caller holds; those that are being loaded are released when they complete. */
+static void request_drop(struct efs_request *request, uint32_t first, uint32_t end)
+{
+    struct efs *fs = request->fs;
+    int fd[DROPPED_AT_ONCE];
+    bool loading = false;
+    pthread_mutex_lock(&request->lock);
+    for (uint32_t i = first; i < end; i++) {
+        struct efs_request_item *item = &request->items[i];
+        item->was_ready = item->state == EFS_ITEM_READY;
+        item->was_loading |= item->state == EFS_ITEM_LOADING;
+        loading |= item->state == EFS_ITEM_LOADING;
+        item->state = EFS_ITEM_DROPPED;
+    }
+    pthread_cond_broadcast(&request->changed);
+    request_update_event(request);
+    pthread_mutex_unlock(&request->lock);
+    efs_lock(fs);
+    if (loading)
+        efs_admission_cancel(fs, item_was_loading, request);
+    for (uint32_t i = first; i < end; i++) {
+        fd[i - first] = -1;
+        if (request->items[i].was_ready)
+            item_release_locked(&request->items[i], request->items[i].lease, &fd[i - first]);
+    }
+    efs_unlock(fs);
+    for (uint32_t i = first; i < end; i++) {
+        if (fd[i - first] >= 0)
+            efs_sys_close(fd[i - first]);
+        if (!request->items[i].was_ready)
+            continue;
+        efs_item_free_load(&request->items[i]);
+        request->items[i].lease = NULL;
+        if (request->arrived)
+            efs_request_unref(request);
+    }
 }
 
 void efs_request_drop(struct efs_request *request, uint32_t index)
 {
-    if (index >= request->count)
-        return;
-    struct efs_request_item *item = &request->items[index];
-    bool exported = request->arrived != NULL;
-    pthread_mutex_lock(&request->lock);
-    bool here = item->state == EFS_ITEM_READY, loading = item->state == EFS_ITEM_LOADING;
-    struct efs_lease *lease = item->lease;
-    item->lease = NULL;
-    item->state = EFS_ITEM_DROPPED; /* an item that is being loaded is released when it completes */
-    pthread_cond_broadcast(&request->changed);
-    request_update_event(request);
-    pthread_mutex_unlock(&request->lock);
-    if (loading) {
-        efs_lock(request->fs);
-        efs_admission_cancel(request->fs, item_is, item);
-        efs_unlock(request->fs);
-    }
-    if (here)
-        item_release(item, lease);
-    if (here && exported)
-        efs_request_unref(request);
+    if (index < request->count)
+        request_drop(request, index, index + 1);
 }
 
 struct cancelled_args {
@@ -291,7 +317,7 @@ void efs_request_release(struct efs_request *request)
     pthread_mutex_lock(&request->lock);
     request->released = true;
     pthread_mutex_unlock(&request->lock);
-    for (uint32_t i = 0; i < request->count; i++)
-        efs_request_drop(request, i);
+    for (uint32_t i = 0; i < request->count; i += DROPPED_AT_ONCE)
+        request_drop(request, i, i + DROPPED_AT_ONCE < request->count ? i + DROPPED_AT_ONCE : request->count);
     efs_request_unref(request);
 }

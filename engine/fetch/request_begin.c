@@ -107,6 +107,9 @@ static bool submission_new(struct efs *fs, const struct efs_need *needs, uint32_
     return true;
 }
 
+static const struct efs_item_ops full_ops = {efs_item_start, efs_lease_filled, efs_item_answer},
+                                 coded_ops = {efs_item_start, efs_item_coded_loaded, efs_item_answer};
+
 static struct efs_request *request_new(struct efs *fs, const struct submission *s)
 {
     struct efs_request *request = efs_sys_calloc(1, sizeof(*request) + s->load_count * sizeof(request->items[0]));
@@ -126,14 +129,14 @@ static struct efs_request *request_new(struct efs *fs, const struct submission *
     pthread_mutex_init(&request->lock, NULL);
     for (uint32_t i = 0; i < s->count; i++)
         if (s->loads[i])
-            request->items[request->count++] = (struct efs_request_item){
-                .request = request,
-                .expert = s->experts[i],
-                .arg = s->how->arrived ? s->how->args[i] : NULL,
-                .preload = submission_is_preload(s, i),
-                .form = s->forms[i],
-                .loaded = s->forms[i] == EFS_FORM_FULL ? efs_lease_filled : efs_item_coded_loaded,
-                .bytes = efs_expert_coded_bytes(fs, s->experts[i])};
+            request->items[request->count++] =
+                (struct efs_request_item){.request = request,
+                                          .expert = s->experts[i],
+                                          .arg = s->how->arrived ? s->how->args[i] : NULL,
+                                          .preload = submission_is_preload(s, i),
+                                          .form = s->forms[i],
+                                          .ops = s->forms[i] == EFS_FORM_FULL ? &full_ops : &coded_ops,
+                                          .bytes = efs_expert_coded_bytes(fs, s->experts[i])};
     request->refs = request->count + 1;
     return request;
 }

@@ -228,7 +228,7 @@ static void item_commit(struct efs *fs, struct efs_request_item *item)
             efs_full_fill(fs, item->expert, item, item->fresh);
         }
         efs_item_request_parts(item);
-        efs_defer_task(fs, &item->task, efs_item_start);
+        efs_defer_task(fs, &item->task, item->ops->start);
     }
 }
 

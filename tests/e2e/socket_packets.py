@@ -52,9 +52,9 @@ class Client:
             self.map_window(window, array.array("i", fds)[0], window_bytes)
         return tag, error, window, file_bytes
 
-    def coded(self):
+    def coded(self, oversize=False):
         """(tag, error, layout, places) of an expert in coded form; stores the windows that come before it. With an
-        error both are None. None: disconnected."""
+        error both are None. None: disconnected, or with `oversize` that the rest comes after drops."""
         body = {}
         while True:
             data, ancillary, _, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(4))
@@ -64,6 +64,8 @@ class Client:
             assert (length, version) == (len(data), VERSION)
             if kind == OVERSIZE:
                 self.oversize.add(struct.unpack("<I", data[16:20])[0])
+                if oversize:
+                    return None
                 continue
             if kind in (ANSWER, WINDOW):
                 tag, error, window, _, window_bytes, _ = struct.unpack("<IiIIQQ", data[16:])
