@@ -175,8 +175,10 @@ $(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=
 # Counts calls.
 $(BUILD)/tests/engine/test_request_cost: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,pthread_mutex_lock malloc calloc realloc \
   efs_workers_push efs_workers_push_first efs_workers_push_low)
-# Runs workers and the I/O thread on its own thread, in any order.
-$(BUILD)/tests/engine/test_orders: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,efs_workers_start efs_workers_stop \
+# Run workers and the I/O thread on their own thread, in any order (one_thread.h).
+ONE_THREAD := $(BUILD)/tests/engine/test_orders
+$(ONE_THREAD): $(BUILD)/obj/tests/engine/one_thread.o
+$(ONE_THREAD): BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,efs_workers_start efs_workers_stop \
   efs_workers_push efs_workers_push_first efs_workers_push_low efs_io_queue_start efs_io_queue_stop efs_io_submit \
   efs_io_apply_changes efs_plan_thread_start efs_plan_thread_stop efs_plan_thread_free efs_plan_thread_record \
   efs_plan_thread_replan efs_plan_thread_kick efs_extent_decode efs_extent_check efs_shard_decode_from efs_memfile_reserve \

@@ -2,7 +2,7 @@
 /*
  * The engine on one thread: workers and the I/O thread are lists, from which a random generator picks the next job or
  * completion. Callers request experts, read, open, cancel and change the budget in an order that it picks, too.
- * Whatever the order, all of them end, no coded or full expert fails for lack of memory, and nothing stays pinned. A
+ * In each order all of them end, no coded or full expert fails for lack of memory, and nothing stays pinned. A
  * seed that fails is printed; EFS_TEST_SEED runs one, EFS_TEST_SEEDS a number of them. Bytes are neither read nor
  * decoded.
  */
@@ -10,8 +10,7 @@
 #include "fetch.h"
 #include "fixture.h"
 #include "budget.h"
-#include "plan_thread.h"
-#include "queue.h"
+#include "one_thread.h"
 
 #define LAYERS 2
 #define EXPERTS 8
@@ -30,192 +29,12 @@ static unsigned pick(unsigned count)
     return (unsigned)(fixture_random(&seed) % count);
 }
 
-/* ---- workers and the I/O thread ---- */
-
-static struct efs_job *jobs;
-static struct efs_io *reads;
-static unsigned job_count, read_count;
-static struct efs_io_options io;
-static struct efs_codec_scratch *scratch;
-
-/* Declares and defines the replacement of a function of the engine. */
-#define REPLACED(type, name, parameters)                                                                               \
-    type __wrap_##name parameters;                                                                                     \
-    type __wrap_##name parameters
-
-REPLACED(errint_t, efs_workers_start, (unsigned count, uint32_t shard_elements, struct efs_workers **workers))
-{
-    (void)count;
-    *workers = (struct efs_workers *)&jobs;
-    return scratch ? 0 : efs_codec_scratch_new(shard_elements, &scratch);
-}
-REPLACED(void, efs_workers_stop, (struct efs_workers * workers))
-{
-    assert_true(!workers || job_count == 0);
-}
-static void push(struct efs_job *job)
-{
-    job->next = jobs;
-    jobs = job;
-    job_count++;
-}
-REPLACED(void, efs_workers_push, (struct efs_workers * workers, struct efs_job *job))
-{
-    (void)workers;
-    push(job);
-}
-REPLACED(void, efs_workers_push_first, (struct efs_workers * workers, struct efs_job *job))
-{
-    (void)workers;
-    push(job);
-}
-REPLACED(void, efs_workers_push_low, (struct efs_workers * workers, struct efs_job *job))
-{
-    (void)workers;
-    push(job);
-}
-REPLACED(errint_t, efs_io_queue_start, (const struct efs_io_options *options, struct efs_io_queue **queue))
-{
-    io = *options;
-    *queue = (struct efs_io_queue *)&reads;
-    return 0;
-}
-REPLACED(void, efs_io_queue_stop, (struct efs_io_queue * queue))
-{
-    assert_true(!queue || read_count == 0);
-    if (queue)
-        io.backing->ops->close(io.backing, false);
-}
-REPLACED(void, efs_io_submit, (struct efs_io_queue * queue, struct efs_io *requests))
-{
-    (void)queue;
-    for (struct efs_io *next; requests; requests = next, read_count++) {
-        next = requests->next;
-        requests->next = reads;
-        reads = requests;
-    }
-}
-REPLACED(void, efs_io_apply_changes, (struct efs_io_queue * queue))
-{
-    (void)queue;
-}
-REPLACED(errint_t, efs_plan_thread_start, (struct efs * of, struct efs_error *err))
-{
-    (void)of;
-    (void)err;
-    return 0;
-}
-REPLACED(void, efs_plan_thread_stop, (struct efs * of))
-{
-    (void)of;
-}
-REPLACED(void, efs_plan_thread_free, (struct efs * of))
-{
-    (void)of;
-}
-REPLACED(void, efs_plan_thread_record, (struct efs * of, uint32_t layer, const uint32_t *ids, uint32_t count))
-{
-    (void)of;
-    (void)layer;
-    (void)ids;
-    (void)count;
-}
-REPLACED(void, efs_plan_thread_replan, (struct efs * of))
-{
-    (void)of;
-}
-REPLACED(void, efs_plan_thread_kick, (struct efs * of))
-{
-    (void)of;
-}
-REPLACED(errint_t, efs_extent_decode,
-         (struct efs * of, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst, bool stream,
-          struct efs_codec_scratch *with))
-{
-    (void)object;
-    (void)begin;
-    (void)bytes;
-    (void)dst;
-    (void)stream;
-    (void)with;
-    assert_true(of->extents->at[extent].refs > 0 &&
-                of->extents->at[extent].resident == of->extents->at[extent].required);
-    return 0;
-}
-REPLACED(errint_t, efs_extent_check, (struct efs * of, uint32_t extent, uint32_t shard))
-{
-    struct efs_extent *x = &of->extents->at[extent];
-    assert_true(x->refs > 0 && x->resident == x->required);
-    atomic_fetch_or(&x->checked, 1ull << shard);
-    return 0;
-}
-REPLACED(errint_t, efs_shard_decode_from,
-         (struct efs * of, uint32_t object, uint32_t shard, const uint8_t *e, const uint8_t *sm, uint64_t begin,
-          size_t bytes, void *dst, struct efs_codec_scratch *with))
-{
-    (void)of;
-    (void)object;
-    (void)shard;
-    (void)e;
-    (void)sm;
-    (void)begin;
-    (void)bytes;
-    (void)dst;
-    (void)with;
-    return 0;
-}
-REPLACED(errint_t, efs_memfile_reserve, (struct efs_memfile * memfile))
-{
-    (void)memfile;
-    return 0;
-}
-
-REPLACED(int, efs_sys_populate, (void *data, size_t bytes, bool *populated))
-{
-    (void)data;
-    (void)bytes;
-    if (populated)
-        *populated = true;
-    return 0;
-}
-REPLACED(errint_t, efs_arena_populate_part, (struct efs_arena * arena, uint32_t segment, size_t offset))
-{
-    (void)arena;
-    (void)segment;
-    (void)offset;
-    return 0;
-}
-REPLACED(int64_t, efs_memory_left_bytes, (const struct efs_memory_left *memory))
-{
-    (void)memory;
-    return INT64_MAX;
-}
-
-static void run_job(unsigned n)
-{
-    struct efs_job **at = &jobs, *job;
-    while (n-- > 0)
-        at = &(*at)->next;
-    job = *at;
-    *at = job->next;
-    job_count--;
-    job->run(job, scratch);
-}
-
 static void complete_read(unsigned n)
 {
-    struct efs_io **at = &reads, *read;
-    while (n-- > 0)
-        at = &(*at)->next;
-    read = *at;
-    *at = read->next;
-    read_count--;
-    errint_t error = atomic_load(&read->change) == EFS_IO_CANCEL ? -ECANCELED
-                     : pick(200) == 0 && read->bytes             ? -EIO
-                                                                 : 0;
-    read->complete(read, error);
-    if (pick(2) || read_count == 0) /* several may complete in one turn */
-        io.completed(io.arg);
+    bool fails = pick(200) == 0 && one_thread->reads[n]->bytes;
+    one_thread_complete(n, fails ? -EIO : 0);
+    if (pick(2) || one_thread->read_count == 0) /* several may complete in one turn */
+        one_thread->io.completed(one_thread->io.arg);
 }
 
 /* ---- callers ---- */
@@ -361,15 +180,16 @@ static bool step(void)
     for (unsigned i = 0; i < CALLERS; i++)
         if (caller_can_run(&callers[i]))
             able[count++] = i;
-    unsigned n = pick(count + job_count + read_count + 1);
-    if (count + job_count + read_count == 0)
+    unsigned job_count = one_thread->job_count, pending = job_count + one_thread->read_count;
+    if (count + pending == 0)
         return false;
+    unsigned n = pick(count + pending + 1);
     struct caller *c = &callers[pick(CALLERS)];
     if (n < count)
         caller_run(&callers[able[n]]);
     else if (n < count + job_count)
-        run_job(n - count);
-    else if (n < count + job_count + read_count)
+        one_thread_run(n - count);
+    else if (n < count + pending)
         complete_read(n - count - job_count);
     else if (pick(4) == 0)
         change_budget();
@@ -382,7 +202,9 @@ static bool step(void)
 
 static int setup(void **state)
 {
+    static struct one_thread thread;
     *state = &model;
+    one_thread = &thread;
     fixture_store(&model, LAYERS, EXPERTS, 512, 1024);
     return 0;
 }
@@ -427,7 +249,6 @@ TEST(test_orders)
     print_message("%llu seeds: %llu experts waited for memory, %llu reads were uncached\n", (unsigned long long)count,
                   (unsigned long long)waits, (unsigned long long)uncached);
     assert_true(one || waits > count);
-    efs_codec_scratch_free(scratch);
 }
 
 TEST_MAIN(setup, fixture_teardown)
