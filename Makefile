@@ -176,13 +176,19 @@ $(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=
 $(BUILD)/tests/engine/test_request_cost: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,pthread_mutex_lock malloc calloc realloc \
   efs_workers_push efs_workers_push_first efs_workers_push_low)
 # Run workers and the I/O thread on their own thread, in any order (one_thread.h).
-ONE_THREAD := $(BUILD)/tests/engine/test_orders
+ONE_THREAD := $(BUILD)/tests/engine/test_orders $(BUILD)/tests/model/test_explore
 $(ONE_THREAD): $(BUILD)/obj/tests/engine/one_thread.o
 $(ONE_THREAD): BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,efs_workers_start efs_workers_stop \
   efs_workers_push efs_workers_push_first efs_workers_push_low efs_io_queue_start efs_io_queue_stop efs_io_submit \
   efs_io_apply_changes efs_plan_thread_start efs_plan_thread_stop efs_plan_thread_free efs_plan_thread_record \
   efs_plan_thread_replan efs_plan_thread_kick efs_extent_decode efs_extent_check efs_shard_decode_from efs_memfile_reserve \
   efs_sys_populate efs_arena_populate_part efs_memory_left_bytes)
+# The explorer saves and restores all memory of the engine.
+$(BUILD)/obj/tests/model/%.o: INC_tests += -Itests/engine
+$(BUILD)/tests/model/test_explore: $(call obj,$(filter-out tests/model/test_%,$(wildcard tests/model/*.c)))
+$(BUILD)/tests/model/test_explore: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc free memcpy \
+  efs_memfile_new efs_memfile_free efs_memfile_resize efs_memfile_export efs_memfile_make_window efs_view_expert_header \
+  efs_sys_mmap efs_sys_madvise efs_sys_mprotect efs_sys_mbind efs_sys_huge_bytes efs_demotion_build efs_items_reserve)
 # Tests of the daemon link its objects. expertfs-faults is the daemon with wrapped calls that can be late or fail.
 # The daemon's include paths precede the engine's: headers with the same name are the daemon's.
 $(BUILD)/obj/tests/expertfs/%.o: INC_tests := $(INC_expertfs) $(INC_tests)
@@ -258,9 +264,9 @@ fuzz:
 .PHONY: tests-build c-tests c-tests-long for-scripts clean
 tests-build: all $(TEST_PROGRAMS)
 
-# C tests of `make test`: all with ASan and UBSan; those with several threads with TSan; those of kernels, sched, power
-# loss and fork() with threads also without sanitizers, as shipped. Builds with sanitizers do not include the tools.
-SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu,$(TESTS))
+# C tests of `make test`: all with ASan and UBSan; those with several threads with TSan; those of kernels, sched, model,
+# power loss and fork() with threads also without sanitizers, as shipped. Builds with sanitizers do not include the tools.
+SHIPPED := $(filter kernels/% sched/% model/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu,$(TESTS))
 THREADED := $(addprefix engine/test_,write_behind backing client demotion disk ffn gpu gpu_formats prefetcher export_client \
   export_client_coded uncached plan reclaim record sampling serve settled states streams tune_threads warm) \
   expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export
@@ -326,7 +332,7 @@ san:
 	@$(MAKE) --no-print-directory -j$$(nproc) WERROR=1 SAN=thread c-tests
 	@PROGRAMS="$(filter build-%,$(TESTED))" SCRIPTS=0 tests/run
 
-# PART: scripts, damage, kills, power, soak, fuzz, neon, llama, asan or tsan; MINUTES: 15
+# PART: scripts, damage, kills, power, soak, fuzz, model, neon, llama, asan or tsan; MINUTES: 15
 test-long:
 	@tests/long $(PART)
 

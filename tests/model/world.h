@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * world.h - what the explorer drives: the real engine on one thread (tests/engine/one_thread.h), its callers, and all
+ * steps that may come next. All of its state is on the heap of snapshot.h. Bytes are not read: each granule of the
+ * chunk pool, each bounce slot and each memory file has a tag that says what was read or decoded into it.
+ */
+#ifndef EFS_MODEL_WORLD_H
+#define EFS_MODEL_WORLD_H
+
+#include "fetch.h"
+#include "one_thread.h"
+
+#define EXPERTS 4u
+#define CALLERS_MAX 4u
+#define ITEMS_MAX 3u
+#define MEMFILES_MAX 8u
+#define SLOTS_MAX 8u
+#define STEPS_MAX 64u
+
+enum caller_kind {
+    CALLER_NONE,
+    CALLER_REQUEST, /* in process: efs_request_submit(), then drops and efs_request_release() */
+    CALLER_SESSION, /* of a client of a mount: `arrived` reports each expert, which is held until it is dropped */
+    CALLER_PRELOAD, /* a preload without a holder: ends at once */
+    CALLER_READ,    /* a read of some bytes of an expert's file */
+    CALLER_OPEN     /* a lease on an expert for an open of its file */
+};
+
+struct caller_plan {
+    enum caller_kind kind;
+    enum efs_form form;
+    uint32_t count, experts[ITEMS_MAX];
+    bool one_by_one; /* drops an expert while others are being loaded; else waits for all, unless the request is
+                        oversize */
+    bool may_cancel; /* once, some caller drops an expert that is being loaded, or ends: release, death of a session */
+    unsigned after;  /* the caller, from 1 on, that must have ended before: the same client; 0: none */
+};
+
+/* A configuration: every order of these steps is explored. */
+struct model_plan {
+    const char *name;
+    const struct fixture *store;
+    unsigned segments, memfiles; /* the budget, above fixed memory */
+    unsigned shrink_segments;    /* the budget is lowered by this number of segments once, and raised again; 0: never */
+    bool fails;                  /* one read fails with -EIO */
+    bool is_long;                /* many states: only in the long tier */
+    bool piecewise;              /* a fault: requests get memory expert by expert, and wait while they hold some */
+    struct caller_plan callers[CALLERS_MAX];
+};
+
+enum stage { STAGE_NEW, STAGE_RUNNING, STAGE_DONE };
+
+struct caller {
+    uint8_t stage;               /* enum stage */
+    bool ended;                  /* of a read or an open: reported */
+    bool cancelled[ITEMS_MAX];   /* of a session: dropped before it was reported, or the session is dead */
+    bool here[ITEMS_MAX];        /* of a session: reported and held */
+    bool gone[ITEMS_MAX];        /* of a session: failed, or dropped */
+    const void *oversize;        /* of a session: the argument by which the request was reported to be oversize */
+    struct efs_request *request; /* while it is allocated */
+    struct efs_lease *lease;
+    uint8_t bytes[64]; /* read into */
+};
+
+/* The tag of the bytes in a bounce slot, from this address on. */
+struct slot_tag {
+    const uint8_t *memory;
+    uint8_t tag;
+};
+
+struct world {
+    struct one_thread thread;
+    struct efs *fs;
+    const struct model_plan *plan;
+    uint64_t budget_bytes;
+    unsigned caller_count;
+    struct caller callers[CALLERS_MAX];
+    bool failed, cancelled; /* a read, a caller */
+    uint8_t shrunk;         /* 0: not yet; 1: now; 2: raised again */
+    uint8_t memfile_tags[MEMFILES_MAX];
+    bool memfile_used[MEMFILES_MAX];
+    struct slot_tag slots[SLOTS_MAX];
+    uint8_t *granules; /* tags of the chunk pool, by segment and granule */
+};
+
+enum step_kind { STEP_JOB, STEP_READ, STEP_READ_FAILS, STEP_BEGIN, STEP_DROP, STEP_RELEASE, STEP_CANCEL, STEP_BUDGET };
+
+struct step {
+    uint8_t kind; /* enum step_kind */
+    uint16_t at;  /* index of a job, a read or a caller */
+    uint8_t item; /* ITEMS_MAX: all */
+};
+
+extern struct world *world; /* on the heap */
+
+/* Opens the store, sets the budget, and begins to track writes. */
+void world_open(const struct model_plan *plan);
+void world_close(void);
+/* The steps that are possible now. Returns their number. */
+unsigned world_steps(struct step steps[STEPS_MAX]);
+void world_run(struct step step);
+/* Describes a step in the state before it. */
+void world_describe(struct step step, char *text, size_t bytes);
+/* Whether all callers have ended and nothing is pending. */
+bool world_is_final(void);
+
+/* ---- bytes (world_bytes.c) ---- */
+void bytes_begin(void);
+/* Whether the caller's bytes are those of the expert. */
+bool bytes_are_of(const void *bytes, uint32_t expert);
+/* Fails unless the components of all extents in memory have their bytes. */
+void bytes_check_extents(void);
+/* Fails unless the full expert has its bytes. */
+void bytes_check_full(uint32_t expert);
+void bytes_set_memfile(size_t bytes); /* of the largest memory file */
+
+/* ---- state.c ---- */
+/* A hash of the state. States with the same hash have the same next steps, which lead to states with the same hashes:
+ * addresses, clocks and statistics are not part of it. */
+uint64_t state_hash(void);
+/* What happens in a state, for a count of what the explorer has reached. */
+#define SITUATIONS(X)                                                                                                  \
+    X(waiting) X(oversize) X(starved) X(extents_wait) X(uncached) X(retiring) X(moving) X(filling) X(blocking)
+struct situations {
+#define MEMBER(situation) uint64_t situation;
+    SITUATIONS(MEMBER)
+#undef MEMBER
+};
+void state_count(struct situations *situations);
+/* Fails unless the invariants hold that are true whenever the lock is free. final: no caller and nothing is left. */
+void state_check(bool final);
+
+#endif
