@@ -209,7 +209,7 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
     efs_lock(fs);
     unsigned components = fs->closing || d->cancelled ? 0 : demotion_missing(&fs->extents->at[extent]);
     const uint8_t *raw = components ? demotion_raw(fs, d->expert, extent) : NULL;
-    errint_t rc = raw ? efs_extent_alloc(fs, extent, components) : -ENOENT;
+    errint_t rc = raw ? efs_extent_alloc(fs, extent, components, EFS_LOAD_DEMAND) : -ENOENT;
     bool retry = rc == -EAGAIN && (fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->growing);
     efs_unlock(fs);
     if (rc < 0)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOADS_MAX 8192u              /* in flight; more than the extents of a layer */
 #define SHARED_BYTES (4 * EFS_ALIGN) /* limit of an extent of several objects: a read of one reads them all */
 
 /* Whether the next chunk starts less than a page after the end of a chunk. */
@@ -102,9 +103,15 @@ uint32_t efs_extents_size(struct efs *fs, size_t max_bytes)
     return fs->extents->count;
 }
 
+static uint32_t load_count(const struct efs *fs)
+{
+    return fs->extents->count < LOADS_MAX ? fs->extents->count : LOADS_MAX;
+}
+
 uint64_t efs_extents_table_bytes(const struct efs *fs)
 {
     return (uint64_t)fs->extents->count * sizeof(struct efs_extent) +
+           (uint64_t)load_count(fs) * sizeof(struct efs_extent_load) +
            (uint64_t)fs->store->object_count * sizeof(uint32_t) + (uint64_t)fs->store->expert_count * sizeof(uint64_t);
 }
 
@@ -150,7 +157,9 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
     fs->extents->at = efs_sys_calloc(fs->extents->count + 1u, sizeof(*fs->extents->at));
     fs->extents->object_first = efs_sys_calloc(fs->store->object_count + 1u, sizeof(uint32_t));
     fs->extents->expert_bytes = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(uint64_t));
-    if (!fs->extents->at || !fs->extents->object_first || !fs->extents->expert_bytes || efs_extent_loads_build(fs) < 0)
+    fs->extents->loads_max = load_count(fs);
+    fs->extents->load_structs = efs_sys_calloc(load_count(fs) + 1u, sizeof(*fs->extents->load_structs));
+    if (!fs->extents->at || !fs->extents->object_first || !fs->extents->expert_bytes || !fs->extents->load_structs)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of extents", fs->store->path);
     efs_sys_advise_huge(fs->extents->at, (fs->extents->count + (size_t)1) * sizeof(*fs->extents->at));
     extents_layout(fs, fs->extents->at, fs->extents->object_first);
@@ -170,7 +179,7 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
 
 void efs_extents_destroy(struct efs *fs)
 {
-    efs_extent_loads_free(fs);
+    free(fs->extents->load_structs);
     free(fs->extents->expert_bytes);
     free(fs->extents->object_first);
     free(fs->extents->at);

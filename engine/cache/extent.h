@@ -136,11 +136,10 @@ struct efs_extents {
     _Atomic(struct efs_extent_waiter *) used_up;        /* whose references efs_extents_put_used_up() drops */
     _Atomic bool wanted;                                /* something waits for memory */
     uint32_t loads[EFS_LOADS];                          /* in flight, by reason */
-    struct efs_extent_load *free_loads;                 /* free structs */
+    struct efs_extent_load *load_structs;               /* [loads_max] */
+    struct efs_extent_load *free_loads;                 /* of these, used before and free */
+    uint32_t loads_used, loads_max;                     /* loads_used: were used before */
     struct efs_extent_load *completed, *completed_last; /* completed, not handled yet; used by the I/O thread only */
-    unsigned load_count, free_count;                    /* structs allocated; of these, free */
-    struct efs_job loads_job;                           /* allocates more of them */
-    bool loads_growing;                                 /* it is queued or running */
     struct efs_extent_move move;
     uint32_t ready_count; /* whole extents */
     bool reclaiming;      /* an eviction or the moves of the policy are in progress: they must not nest */

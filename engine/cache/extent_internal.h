@@ -3,12 +3,13 @@
  * extent_internal.h - shared by the files of extents. With efs.lock held unless stated otherwise. Each file calls only
  * those above it:
  *
- *     extent_loads.c   structs for loads      extent.c   layout of extents
+ *     extent.c         layout of extents
  *     extent_lists.c   which components stay, in which list
  *     cache_evict.c    updates the cache state after losses
  *     extent_scan.c    extents of streams
  *     extent_evict.c   eviction
  *     extent_wait.c    waiters and references
+ *     extent_alloc.c   memory
  *     extent_load.c    loading
  *     extent_request.c requests
  */
@@ -85,7 +86,6 @@ static inline uint32_t efs_expert_extent_end(const struct efs *fs, uint32_t expe
 /* Raw bytes of a whole shard of the object. */
 uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
 
-/* ---- extent_loads.c ---- */
 struct efs_extent_load {
     struct efs_extent_load *next; /* free list */
     struct efs_extent_load *next_completed;
@@ -100,13 +100,6 @@ struct efs_extent_load {
     _Atomic int pending;
     _Atomic errint_t error;
 };
-/* Allocates the first structs. -ENOMEM. */
-errint_t efs_extent_loads_build(struct efs *fs);
-/* Takes a free struct; NULL: all are in flight, and the end of a load retries the queue for memory. Returns it to the
- * free list. */
-struct efs_extent_load *efs_extent_load_get(struct efs *fs);
-void efs_extent_load_put(struct efs *fs, struct efs_extent_load *load);
-void efs_extent_loads_free(struct efs *fs);
 
 /* ---- extent_lists.c ---- */
 /* The components that are in memory and not kept by the policy. */
@@ -119,8 +112,9 @@ static inline unsigned efs_extent_evictable(const struct efs_extent *x)
  * list. */
 void efs_extent_enlist(struct efs *fs, uint32_t extent);
 void efs_extent_delist(struct efs *fs, uint32_t extent);
-/* Frees components of an extent without references. */
+/* Frees components of an extent without references: of one that is listed; of one that is LOADING. */
 void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components);
+void efs_extent_free(struct efs *fs, struct efs_extent *x, unsigned components);
 /* The extent was used: its bytes no longer count as read ahead. */
 void efs_extent_used(struct efs *fs, struct efs_extent *x);
 /* Sets whether it is a scan extent; the caller enlists it. */
@@ -140,6 +134,19 @@ void efs_extents_drop_retiring(struct efs *fs);
 unsigned efs_extent_in_retiring(const struct efs *fs, const struct efs_extent *x);
 /* Sets evict_first: the extent will not be used soon and is evicted before other extents and before the pool grows. */
 void efs_extent_evict_first(struct efs *fs, uint32_t extent);
+
+/* ---- extent_alloc.c ---- */
+/* Allocates these components, which the extent lacks; evicts for it. 0: the extent is LOADING; -EAGAIN: the memory is
+ * in use or being freed; -ENOMEM: none is available, and none will be freed. */
+errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
+/* The same in free memory or a new segment, without evictions. -EAGAIN: none. */
+errint_t efs_extent_alloc_empty(struct efs *fs, uint32_t extent, unsigned components);
+/* Frees memory for a load by the first of these that succeeds: evicts an extent with evict_first; adds a segment;
+ * evicts the oldest evictable components; if nothing is evictable, evicts the oldest kept extent. EFS_LOAD_PREFETCH
+ * evicts only EFS_VICTIMS_UNNEEDED. false: no memory. */
+bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why);
+/* Evicts the oldest kept extent, even if evictable memory is in use. false: none is kept, or all are referenced. */
+bool efs_extents_reclaim_protected(struct efs *fs);
 
 /* ---- extent_scan.c ---- */
 /* A reader of this pace requests bytes of the extent. */
@@ -180,9 +187,6 @@ errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, 
                                uint64_t begin, size_t bytes, void *dst, struct efs_codec_scratch *scratch);
 
 /* ---- extent_load.c ---- */
-/* Allocates these components, which the extent lacks; evicts for it. 0: the extent is LOADING; -EAGAIN: the memory is
- * in use or being freed; -ENOMEM: none is available, and none will be freed. */
-errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components);
 /* A load of these components has completed or failed: adds them to the extent, or frees them after an error. Completes
  * the waiters or, if the extent is not whole, queues it again. -EAGAIN: the components could not be made from memory
  * and must be read. -ECANCELED: the load had no waiters; waiters that came later are queued again. */
@@ -190,12 +194,6 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
 /* The extent is no longer LOADING: completes the waiters with the error or 0 or, if it is not whole, queues it again,
  * also after -EAGAIN and -ECANCELED. */
 void efs_extent_load_ended(struct efs *fs, uint32_t extent, errint_t error);
-/* Frees memory for a load by the first of these that succeeds: evicts an extent with evict_first; adds a segment;
- * evicts the oldest evictable components; if nothing is evictable, evicts the oldest kept extent. EFS_LOAD_PREFETCH
- * evicts only EFS_VICTIMS_UNNEEDED. false: no memory. */
-bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why);
-/* Evicts the oldest kept extent, even if evictable memory is in use. false: none is kept, or all are referenced. */
-bool efs_extents_reclaim_protected(struct efs *fs);
 /* Starts loading the missing components of an extent in state IDLE. 0: its reads are deferred; -EAGAIN: no room now;
  * -ENOMEM. */
 errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why);

@@ -51,15 +51,20 @@ void efs_extent_used(struct efs *fs, struct efs_extent *x)
     x->ahead_bytes = 0;
 }
 
+void efs_extent_free(struct efs *fs, struct efs_extent *x, unsigned components)
+{
+    if (components & EFS_COMPONENT_E)
+        efs_arena_free(&fs->arena, &x->e);
+    if (components & EFS_COMPONENT_SM)
+        efs_arena_free(&fs->arena, &x->sm);
+}
+
 void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     bool whole = x->resident == x->required;
     efs_extent_used(fs, x);
-    if (components & EFS_COMPONENT_E)
-        efs_arena_free(&fs->arena, &x->e);
-    if (components & EFS_COMPONENT_SM)
-        efs_arena_free(&fs->arena, &x->sm);
+    efs_extent_free(fs, x, components);
     if (whole && (x->resident & components))
         fs->extents->ready_count--;
     x->resident &= (uint8_t)~components;

@@ -7,114 +7,31 @@
  */
 #include "extent_internal.h"
 
+#include "cache.h"
 #include "container.h"
 #include "record.h"
-#include "cache.h"
-#include "sys.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory ---- */
-
-static bool extent_alloc_component(struct efs *fs, struct efs_extent *x, unsigned component)
+/* NULL: all structs are in flight, and the end of a load retries the queue for memory. */
+static struct efs_extent_load *load_get(struct efs *fs)
 {
-    struct efs_block *block = component == EFS_COMPONENT_E ? &x->e : &x->sm;
-    const struct efs_block *other = component == EFS_COMPONENT_E ? &x->sm : &x->e; /* on the same node */
-    return block->data ||
-           efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, other),
-                              efs_extent_alloc_bytes(fs, x, component), component == EFS_COMPONENT_SM, block);
+    struct efs_extents *extents = fs->extents;
+    struct efs_extent_load *load = extents->free_loads;
+    if (load)
+        extents->free_loads = load->next;
+    else if (extents->loads_used < extents->loads_max)
+        load = &extents->load_structs[extents->loads_used++];
+    return load;
 }
 
-static bool extents_reclaim(struct efs *fs, enum efs_load_reason why)
+static void load_put(struct efs *fs, struct efs_extent_load *load)
 {
-    efs_extents_put_used_up(fs);
-    if (efs_extents_evict(fs, EFS_VICTIM(FIRST)) == EFS_EVICTED_ONE)
-        return true;
-    errint_t rc = fs->hooks->add_segment(fs, true);
-    if (rc == -EAGAIN || rc == 0)
-        return rc == 0;
-    enum efs_evicted evicted =
-        efs_extents_evict(fs, why == EFS_LOAD_PREFETCH ? EFS_VICTIMS_UNNEEDED : EFS_VICTIMS_EVICTABLE);
-    if (evicted == EFS_EVICTED_NONE && why != EFS_LOAD_PREFETCH)
-        evicted = efs_extents_evict(fs, EFS_VICTIMS_KEPT);
-    return evicted == EFS_EVICTED_ONE;
+    load->next = fs->extents->free_loads;
+    fs->extents->free_loads = load;
 }
-
-/* Evictions update the policy (efs_policy_set()); its moves must not be applied meanwhile. */
-bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why)
-{
-    assert(!fs->extents->reclaiming);
-    fs->extents->reclaiming = true;
-    bool more = extents_reclaim(fs, why);
-    fs->extents->reclaiming = false;
-    return more;
-}
-
-bool efs_extents_reclaim_protected(struct efs *fs)
-{
-    assert(!fs->extents->reclaiming);
-    fs->extents->reclaiming = true;
-    bool more = efs_extents_evict(fs, EFS_VICTIMS_KEPT) == EFS_EVICTED_ONE;
-    fs->extents->reclaiming = false;
-    return more;
-}
-
-static bool extent_alloc_components(struct efs *fs, struct efs_extent *x, unsigned components)
-{
-    return (!(components & EFS_COMPONENT_E) || extent_alloc_component(fs, x, EFS_COMPONENT_E)) &&
-           (!(components & EFS_COMPONENT_SM) || extent_alloc_component(fs, x, EFS_COMPONENT_SM));
-}
-
-static void extent_free_components(struct efs *fs, struct efs_extent *x, unsigned components)
-{
-    if (components & EFS_COMPONENT_E)
-        efs_arena_free(&fs->arena, &x->e);
-    if (components & EFS_COMPONENT_SM)
-        efs_arena_free(&fs->arena, &x->sm);
-}
-
-static errint_t extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    enum efs_extent_state was = (enum efs_extent_state)x->state;
-    /* its resident components must not be evicted for the missing ones: while it is LOADING it is in no list, also when
-     * evictions change the cache state */
-    x->state = EFS_EXTENT_LOADING;
-    efs_extent_delist(fs, extent);
-    while (!extent_alloc_components(fs, x, components))
-        if (!efs_extents_reclaim(fs, why)) {
-            extent_free_components(fs, x, components);
-            bool others = fs->arena.used_bytes != 0 || fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->growing;
-            x->state = (uint8_t)was;
-            efs_extent_enlist(fs, extent);
-            return others ? -EAGAIN : -ENOMEM;
-        }
-    return 0;
-}
-
-errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components)
-{
-    return extent_alloc(fs, extent, components, EFS_LOAD_DEMAND);
-}
-
-/* The same in free memory or a new segment, without evictions. */
-static errint_t extent_alloc_empty(struct efs *fs, uint32_t extent, unsigned components)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    while (!extent_alloc_components(fs, x, components))
-        if (fs->hooks->add_segment(fs, false) < 0) {
-            extent_free_components(fs, x, components);
-            return -EAGAIN;
-        }
-    x->state = EFS_EXTENT_LOADING;
-    efs_extent_delist(fs, extent);
-    return 0;
-}
-
-/* ---- reading ---- */
 
 void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error)
 {
@@ -124,7 +41,7 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
     atomic_store(&x->checked, 0);
     if (error < 0) {
         efs_extent_used(fs, x);
-        extent_free_components(fs, x, components);
+        efs_extent_free(fs, x, components);
         efs_extent_set_scan(fs, x, x->scan_bytes && x->resident);
     } else {
         x->resident |= (uint8_t)components;
@@ -199,7 +116,7 @@ static void load_finish(struct efs *fs, struct efs_extent_load *load)
     efs_extent_loaded(fs, load->extent, load->components, error);
     if (load->done)
         load->done(fs, load->extent, error);
-    efs_extent_load_put(fs, load);
+    load_put(fs, load);
 }
 
 /* On a worker, because the log callback may block. */
@@ -293,13 +210,13 @@ errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_
     const struct efs_extent *x = &fs->extents->at[extent];
     unsigned components = x->required & ~(unsigned)x->resident;
     uint8_t was = x->state;
-    struct efs_extent_load *load = efs_extent_load_get(fs);
+    struct efs_extent_load *load = load_get(fs);
     if (!load)
         return -EAGAIN;
-    errint_t rc =
-        why == EFS_LOAD_WARM ? extent_alloc_empty(fs, extent, components) : extent_alloc(fs, extent, components, why);
+    errint_t rc = why == EFS_LOAD_WARM ? efs_extent_alloc_empty(fs, extent, components)
+                                       : efs_extent_alloc(fs, extent, components, why);
     if (rc < 0) {
-        efs_extent_load_put(fs, load);
+        load_put(fs, load);
         return rc;
     }
     *load = (struct efs_extent_load){.fs = fs,
@@ -341,10 +258,10 @@ void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load)
 void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load)
 {
     struct efs_extent *x = &fs->extents->at[load->extent];
-    extent_free_components(fs, x, load->components);
+    efs_extent_free(fs, x, load->components);
     x->state = load->was;
     efs_extent_enlist(fs, load->extent);
-    efs_extent_load_put(fs, load);
+    load_put(fs, load);
 }
 
 static errint_t extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done)

@@ -138,5 +138,5 @@ bool efs_extents_only_long_refs(const struct efs *fs)
     for (unsigned why = 0; why < EFS_LOADS; why++)
         loading |= extents->loads[why] != 0;
     return extents->refs == extents->long_refs && !loading && !extents->move.busy &&
-           !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing && !extents->loads_growing;
+           !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing;
 }
