@@ -29,6 +29,7 @@ static void prefault_next(struct efs *fs)
     if (n->busy || n->left == 0 || fs->closing || !fs->workers || free_bytes >= AHEAD * bytes ||
         free_bytes >= AHEAD_TIMES * used)
         return;
+    efs_extents_put_used_up(fs);
     if (efs_extents_has_evict_first(fs))
         return; /* that goes before the pool grows */
     if (efs_budget_add_segment(fs, false) < 0)
