@@ -106,6 +106,22 @@ struct efs_pool_info {
 };
 errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info);
 
+/*
+ * Read `count` rows of `bytes` bytes each, at most EFS_ROWS_MAX and EFS_ROW_BYTES_MAX, of tensors outside experts in a
+ * file of a store that is not packed. Reads only their pages, all at once, and keeps these in at most half of the
+ * pools. scratch: efs_rows_scratch_bytes(), of any alignment, not used by others meanwhile. Blocks. Any thread.
+ * -EOPNOTSUPP: the store is packed, or a limit is exceeded; -EINVAL: no such bytes; -EBADF, -EIO.
+ */
+#define EFS_ROWS_MAX 4096u
+#define EFS_ROW_BYTES_MAX (1u << 20)
+struct efs_row {
+    uint64_t offset; /* in the file */
+    void *dst;
+};
+size_t efs_rows_scratch_bytes(uint32_t count, size_t bytes); /* 0: a limit is exceeded */
+errint_t efs_read_rows(struct efs *fs, uint32_t file, const struct efs_row *rows, uint32_t count, size_t bytes,
+                       void *scratch);
+
 /* Whether any of these bytes of a file are an expert's. */
 bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes);
 

@@ -23,7 +23,7 @@ static uint64_t bucket_count(const struct efs *fs)
 
 uint64_t efs_fragments_bytes(const struct efs *fs)
 {
-    if (!(fs->store->sb.incompat & EFS_INCOMPAT_CHECKS))
+    if (!fs->store->plain && !(fs->store->sb.incompat & EFS_INCOMPAT_CHECKS))
         return 0;
     return bucket_count(fs) * sizeof(struct efs_fragment *) + fs->extents->count * sizeof(uint16_t);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fragment.h - fragments: single pages of chunks in the memory of the chunk pool, for small reads of extents that are
- * not in memory. A fragment was compared with its page checksum before it was put here.
+ * not in memory. A fragment was compared with its page checksum before it was put here, unless the store is plain.
  *
  * Fragments are kept in slabs of EFS_FRAGMENT_SLAB bytes. The oldest slab is reused for new fragments, except those of
  * its fragments that were read meanwhile (second chance). Fragments have no references: they are copied under the lock,
@@ -22,7 +22,7 @@ struct efs_fragment_key {
 };
 
 /* ---- fragment.c ---- */
-/* Memory of the table, bytes: part of the fixed memory; 0 for a store without page checksums. */
+/* Memory of the table, bytes: part of the fixed memory; 0 for a packed store without page checksums. */
 uint64_t efs_fragments_bytes(const struct efs *fs);
 errint_t efs_fragments_build(struct efs *fs); /* 0, -ENOMEM */
 void efs_fragments_destroy(struct efs *fs);

@@ -112,7 +112,7 @@ static bool look_up(struct slot *slot)
             continue;
         }
         page->missing = !efs_fragment_get(slot->fs, page->key, page_memory(slot, i));
-        if (!page->missing || page->key.chunk == EFS_NONE)
+        if (!page->missing || page->key.chunk == EFS_NONE || slot->fs->store->plain)
             continue;
         struct efs_check_place place = check_of(slot, page);
         struct efs_fragment_key key = checks_key(&place);
@@ -126,10 +126,9 @@ static bool look_up(struct slot *slot)
     return true;
 }
 
-/* Compares the pages that were read with their checksums, then makes them fragments. -EUCLEAN: they differ. */
-static errint_t take_pages(struct slot *slot)
+/* Compares the pages that were read with their checksums. -EUCLEAN: they differ. */
+static errint_t check_pages(const struct slot *slot)
 {
-    struct efs *fs = slot->fs;
     for (uint32_t i = 0; i < slot->page_count; i++) {
         const struct slot_page *page = &slot->pages[i];
         if (!page->missing || page->key.chunk == EFS_NONE)
@@ -140,6 +139,15 @@ static errint_t take_pages(struct slot *slot)
         if (!efs_check_block(block) || !efs_check_page(&place, block, page_memory(slot, i)))
             return -EUCLEAN;
     }
+    return 0;
+}
+
+/* Makes the pages that were read fragments, after check_pages() if there are checksums. -EUCLEAN: they differ. */
+static errint_t take_pages(struct slot *slot)
+{
+    struct efs *fs = slot->fs;
+    if (!fs->store->plain && check_pages(slot) < 0)
+        return -EUCLEAN;
     efs_lock(fs);
     for (uint32_t i = 0; i < slot->page_count; i++) {
         struct slot_page *page = &slot->pages[i];
@@ -395,6 +403,8 @@ bool efs_small_serves(const struct efs *fs, uint32_t extent, uint32_t object, ui
     if (!fs->small || bytes > EFS_SMALL_BYTES || begin > o->bytes || bytes > o->bytes - begin ||
         !efs_fragments_serve(fs, extent))
         return false;
+    if (store->plain)
+        return o->group >= store->expert_count && o->bytes >= EFS_SMALL_READS_BYTES;
     uint64_t shard_bytes = (uint64_t)store->sb.shard_elements * efs_format_bytes((enum efs_format)o->format);
     for (uint64_t s = begin / shard_bytes; s <= (begin + bytes - 1) / shard_bytes; s++)
         if (store->shards[o->shard_first + s].checks == 0)
@@ -404,7 +414,8 @@ bool efs_small_serves(const struct efs *fs, uint32_t extent, uint32_t object, ui
 
 uint64_t efs_small_slots_bytes(const struct efs *fs)
 {
-    return fs->store->sb.incompat & EFS_INCOMPAT_CHECKS ? SLOTS * SLOT_BYTES + sizeof(struct efs_small_slots) : 0;
+    const bool small = fs->store->plain || (fs->store->sb.incompat & EFS_INCOMPAT_CHECKS);
+    return small ? SLOTS * SLOT_BYTES + sizeof(struct efs_small_slots) : 0;
 }
 
 errint_t efs_small_build(struct efs *fs)

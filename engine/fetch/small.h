@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * small.h - small reads: a read of at most EFS_SMALL_BYTES of an object with page checksums (store/checks.h) takes only
- * the pages that it needs, from fragments (cache/fragment.h) or from the store.
+ * the pages that it needs, from fragments (cache/fragment.h) or from the store. So does a read of a plain store, of
+ * objects outside experts from EFS_SMALL_READS_BYTES on: their pages have no checksums, and are not compared.
  *
  * The pages are gathered in a *slot*. The slots are allocated when the store is opened; a slot is held for at most two
  * reads of the disk and a decode of each shard in turn, so a wait for one depends on the disk and the workers only.
@@ -31,7 +32,7 @@ bool efs_small_serves(const struct efs *fs, uint32_t extent, uint32_t object, ui
 /* Starts the read, or queues it for a slot. Without lock. The caller keeps the store open until done(). */
 void efs_small_read(struct efs *fs, struct efs_small *read);
 
-/* Memory of all slots, bytes: part of the fixed memory; 0 for a store without page checksums. */
+/* Memory of all slots, bytes: part of the fixed memory; 0 for a packed store without page checksums. */
 uint64_t efs_small_slots_bytes(const struct efs *fs);
 /* Without lock, before threads are started and after they have ended. -ENOMEM. */
 errint_t efs_small_build(struct efs *fs);

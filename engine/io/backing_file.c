@@ -18,7 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEPTH 32u      /* reads in flight; the ring has twice as many entries, for the read of wake_fd */
+#define DEPTH EFS_IO_DEPTH_MAX /* reads in flight; the ring has twice as many entries, for the read of wake_fd */
+#define TOGETHER_BYTES (32u << 10)
 #define DRAIN_MS 60000 /* timeout: a forked child may keep the ring open after its reads have completed */
 
 /* Files in the ring: two of each part, FILE_DIRECT and FILE_BUFFERED, then the write end of the pipe. */
@@ -162,8 +163,9 @@ static void file_submit(struct efs_backing *b, struct efs_backing_read *read)
     if (!f->uring)
         return; /* wait() reads it */
     file_prepare(f, read);
-    /* submit each read separately: the kernel would merge adjacent reads into one, and all would complete at its end */
-    if (!f->refused)
+    /* Submits large reads separately: the kernel would merge adjacent ones, and all would complete at the end. wait()
+     * submits the small ones together, with one notification of the device. */
+    if (!f->refused && read->bytes > TOGETHER_BYTES)
         file_is_refused(f, efs_sys_uring_submit(&f->ring));
 }
 

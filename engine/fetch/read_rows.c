@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * read_rows.c - rows of a table of a plain store, by pages: fragments (cache/fragment.h) are the cache of rows. A batch
+ * takes the lock twice and wakes the I/O thread once; a read of its own for each row (small.c) takes some ten
+ * microseconds of wake-ups more.
+ */
+#include "extent.h"
+#include "fragment.h"
+
+#include "container.h"
+#include "expertfs-private.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <semaphore.h>
+#include <string.h>
+
+/* The pages of a row. */
+struct row {
+    struct efs_io io; /* of all its pages; bytes 0: all are here */
+    struct batch *batch;
+    uint8_t *pages;
+    uint64_t first; /* number of the first page in the store */
+    uint32_t count, skip, object, shard, extent;
+};
+
+struct batch {
+    _Atomic uint32_t pending;
+    _Atomic errint_t error;
+    sem_t done;
+};
+
+static uint32_t pages_max(size_t bytes)
+{
+    return (uint32_t)((bytes + EFS_ALIGN - 2) / EFS_ALIGN + 1);
+}
+
+size_t efs_rows_scratch_bytes(uint32_t count, size_t bytes)
+{
+    const size_t one = (size_t)pages_max(bytes) * EFS_ALIGN + sizeof(struct row);
+    return bytes > EFS_ROW_BYTES_MAX || count > EFS_ROWS_MAX ? 0 : EFS_ALIGN + count * one;
+}
+
+static struct efs_fragment_key key_of(const struct row *row, uint32_t page)
+{
+    return (struct efs_fragment_key){row->first + page, 2 * row->shard + 1};
+}
+
+/* -EINVAL: the bytes are not within one tensor outside experts. */
+static errint_t row_locate(const struct efs *fs, uint32_t file, uint64_t offset, size_t bytes, struct row *row)
+{
+    struct efs_view_location at;
+    uint64_t end;
+    if (offset >= efs_view_bytes(&fs->view, file))
+        return -EINVAL;
+    efs_view_locate(&fs->view, file, offset, &at);
+    if (at.object == EFS_NONE || bytes > at.bytes || fs->store->objects[at.object].group < fs->store->expert_count)
+        return -EINVAL;
+    const uint64_t shard_bytes = fs->store->sb.shard_elements; /* elements of a plain store are bytes */
+    row->object = at.object;
+    row->shard = fs->store->objects[at.object].shard_first + (uint32_t)(at.object_offset / shard_bytes);
+    row->extent = efs_extent_at(fs, at.object, at.object_offset, &end);
+    const uint64_t address = fs->store->shards[row->shard].sm_offset + at.object_offset % shard_bytes;
+    row->first = address / EFS_ALIGN;
+    row->skip = (uint32_t)(address % EFS_ALIGN);
+    row->count = (uint32_t)((row->skip + bytes + EFS_ALIGN - 1) / EFS_ALIGN);
+    return 0;
+}
+
+static void row_read(struct efs_io *io, errint_t error)
+{
+    struct batch *batch = EFS_CONTAINER(io, struct row, io)->batch;
+    if (error < 0)
+        atomic_store(&batch->error, error);
+    if (atomic_fetch_sub(&batch->pending, 1) == 1)
+        sem_post(&batch->done);
+}
+
+/* Copies the rows that are in fragments. Returns the reads of the others in a list. */
+static struct efs_io *look_up(struct efs *fs, struct row *rows, uint32_t count, struct batch *batch)
+{
+    struct efs_io *first = NULL;
+    efs_lock(fs);
+    for (struct row *row = rows + count; row-- > rows;) {
+        uint32_t page = 0;
+        while (page < row->count && efs_fragment_get(fs, key_of(row, page), row->pages + (size_t)page * EFS_ALIGN))
+            page++;
+        row->io = (struct efs_io){.offset = row->first * EFS_ALIGN,
+                                  .bytes = page < row->count ? (size_t)row->count * EFS_ALIGN : 0,
+                                  .data = row->pages,
+                                  .segment = EFS_NONE,
+                                  .class = EFS_IO_DEMAND,
+                                  .complete = row_read,
+                                  .next = first};
+        row->batch = batch;
+        if (row->io.bytes == 0)
+            continue;
+        first = &row->io;
+        batch->pending++;
+    }
+    efs_unlock(fs);
+    return first;
+}
+
+static void keep(struct efs *fs, const struct row *rows, uint32_t count)
+{
+    efs_lock(fs);
+    for (const struct row *row = rows; row < rows + count; row++)
+        for (uint32_t page = 0; row->io.bytes > 0 && page < row->count; page++)
+            efs_fragment_put(fs, key_of(row, page), row->extent, row->pages + (size_t)page * EFS_ALIGN);
+    efs_unlock(fs);
+}
+
+/* Reads all rows to their pages. */
+static errint_t read_pages(struct efs *fs, struct row *rows, uint32_t count)
+{
+    struct batch batch = {.pending = 0};
+    if (sem_init(&batch.done, 0, 0) < 0)
+        return -errno;
+    struct efs_io *reads = look_up(fs, rows, count, &batch);
+    const uint32_t missing = batch.pending;
+    if (reads) {
+        efs_io_submit(fs->io, reads);
+        while (sem_wait(&batch.done) < 0)
+            ;
+    }
+    sem_destroy(&batch.done);
+    efs_count(&fs->stats, reads_m, missing);
+    efs_count(&fs->stats, reads_c, count - missing);
+    efs_count(&fs->stats, reads_small, count);
+    if (batch.error == 0 && missing > 0)
+        keep(fs, rows, count);
+    return batch.error;
+}
+
+errint_t efs_read_rows(struct efs *fs, uint32_t file, const struct efs_row *rows, uint32_t count, size_t bytes,
+                       void *scratch)
+{
+    if (!efs_is_this_process(fs))
+        return -ECHILD;
+    if (!fs->store->plain || efs_rows_scratch_bytes(count, bytes) == 0)
+        return -EOPNOTSUPP;
+    uint8_t *pages = (uint8_t *)(((uintptr_t)scratch + EFS_ALIGN - 1) / EFS_ALIGN * EFS_ALIGN); // NOLINT
+    struct row *own = (struct row *)(void *)(pages + (size_t)count * pages_max(bytes) * EFS_ALIGN);
+    errint_t rc = file < fs->view.file_count ? 0 : -EBADF;
+    for (uint32_t i = 0; rc == 0 && i < count; i++) {
+        own[i] = (struct row){.pages = pages + (size_t)i * pages_max(bytes) * EFS_ALIGN};
+        rc = row_locate(fs, file, rows[i].offset, bytes, &own[i]);
+    }
+    if (rc < 0)
+        return rc;
+    efs_in_flight_begin(fs);
+    efs_count(&fs->stats, reads, count);
+    rc = read_pages(fs, own, count);
+    for (uint32_t i = 0; rc == 0 && i < count; i++)
+        memcpy(rows[i].dst, own[i].pages + own[i].skip, bytes);
+    efs_count(&fs->stats, read_errors, rc < 0 ? count : 0);
+    efs_count(&fs->stats, read_bytes, rc < 0 ? 0 : count * bytes);
+    efs_in_flight_end(fs);
+    return rc;
+}
