@@ -1,12 +1,31 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Large tables in llama.cpp with libggml-expertfs.so: rows come from the store, with the bits of ggml's CPU backend; the
-table is not mapped; an id out of range and a damaged store fail. In a whole model, too; a table that is also the output
+"""Large tables in llama.cpp with libggml-expertfs.so: rows come from the store, from the file in place or from a mount,
+with the bits of ggml's CPU backend; the table is not mapped; an id out of range and a damaged store fail. In a whole model, too; a table that is also the output
 matrix is left to the CPU backend."""
 from e2e import *
 from test_ggml import PLUGIN, PYTHON, client, need_plugin, number, plugin_environment, same
 
 CLIENT = os.path.join(ROOT, "tests", "clients", "ggml_rows.py")
+
+
+def in_place(model):
+    """Rows of the file in place, opened by the program and by a mount: only the pages of the rows are read."""
+    result = run(PYTHON, CLIENT, "run", model, PLUGIN, env=plugin_environment(model, "64M"), timeout=240)
+    check("in place: rows are as ggml's", result.returncode == 0 and "compared: 12, wrong: 0\n" in result.stdout,
+          result.stdout[-1500:] + result.stderr[-1500:])
+    check("in place: the tables are not mapped", number("mapped", result) < 1 << 20, result.stdout)
+    if not os.path.exists("/dev/fuse") or (os.geteuid() and not shutil.which("fusermount3")):
+        note("left out: a mount needs /dev/fuse, and root or fusermount3")
+        return
+    mount = Mount(model, "budget=64M")
+    result = run(PYTHON, CLIENT, "run", mount / os.path.basename(model), PLUGIN, env=plugin_environment(None), timeout=240)
+    check("a mount: rows are as ggml's", result.returncode == 0 and "compared: 12, wrong: 0\n" in result.stdout,
+          result.stdout[-1500:] + result.stderr[-1500:])
+    check("a mount: the tables are not mapped", number("mapped", result) < 1 << 20, result.stdout)
+    small = mount.count("reads_small")
+    check("a mount: rows are small reads", small >= 4 * 700, str(small))
+    mount.stop()
 
 
 def single():
@@ -24,6 +43,7 @@ def single():
         if check(f"{budget}: rows are as ggml's", result.returncode == 0 and "compared: 12, wrong: 0\n" in result.stdout,
                  result.stdout[-1500:] + result.stderr[-1500:]):
             check(f"{budget}: the tables are not mapped", number("mapped", result) < 1 << 20, result.stdout)
+    in_place(model)
     bad = scratch("bad.efs")
     shutil.copy(store, bad)
     with open(bad, "r+b") as file:

@@ -179,8 +179,8 @@ bool efsg_buffer_is_ours(const struct ggml_backend_buffer *buffer);
 
 struct efsg_memory;
 
-/* Rows of large tables of the mapped file, which the source's store has too. Freed before the source is put; no other
- * thread may use the tables then. NULL: no memory, and is allowed for efsg_tables_free(). */
+/* Rows of large tables of the mapped file, which the source's store has too, or which is on a mount. Freed before the
+ * source is put; no other thread may use the tables then. NULL: no memory, and is allowed for efsg_tables_free(). */
 struct efsg_tables *efsg_tables_new(struct efsg_source *source, const struct efsg_file *file);
 void efsg_tables_free(struct efsg_tables *tables);
 /* Whether the tensor is large enough to be left on disk, of a type that can be converted. */

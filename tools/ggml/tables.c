@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tables.c - rows of large tables, such as per-layer embeddings (GET_ROWS). In a mapping each row is a page fault with
- * its read-ahead, one after the other; here the rows of a batch are read from the store at once.
+ * its read-ahead, one after the other; here the rows of a batch are read from the store or the mount at once.
  */
-#include "plugin.h"
-
-#include "expertfs-private.h"
+#include "table_mount.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -21,15 +19,17 @@
 struct table {
     struct table *next;
     const void *data; /* of its tensor */
-    uint32_t file;    /* of the store; UINT32_MAX: the store has other bytes */
+    uint32_t file;    /* of the store; UINT32_MAX: the store has other bytes, or a mount */
     uint64_t bytes;
-    bool whole; /* other operations read all of it */
+    bool readable; /* the store or the mount has its bytes */
+    bool whole;    /* other operations read all of it */
 };
 
 struct efsg_tables {
     struct efsg_tables *next;
     struct efsg_source *source;
     struct efsg_file file;
+    struct efsg_mount_rows *mount; /* NULL: a store, or no table was used yet */
     struct table *tables;
 };
 
@@ -65,6 +65,7 @@ void efsg_tables_free(struct efsg_tables *tables)
         next = t->next;
         free(t);
     }
+    efsg_mount_rows_close(tables->mount);
     free(tables);
 }
 
@@ -72,7 +73,7 @@ bool efsg_table_is_large(const struct ggml_tensor *w)
 {
     return w->ne[0] > 0 && w->ne[1] > 0 && w->ne[2] == 1 && w->ne[3] == 1 && !w->view_src &&
            w->nb[1] == efsg_host.row_size(w->type, w->ne[0]) && (uint64_t)w->ne[1] <= UINT64_MAX / w->nb[1] &&
-           w->nb[1] * (uint64_t)w->ne[1] >= TABLE_BYTES_MIN &&
+           w->nb[1] * (uint64_t)w->ne[1] >= TABLE_BYTES_MIN && w->nb[1] <= EFS_ROW_BYTES_MAX &&
            (w->type == GGML_TYPE_F32 || efsg_host.type_traits(w->type)->to_float);
 }
 
@@ -86,6 +87,19 @@ static struct efsg_tables *tables_at(const struct ggml_tensor *w)
     return t;
 }
 
+/* Caller holds lock. Finds the table's file in the store, by a sample, or opens the file of the mount. */
+static void table_find(struct efsg_tables *tables, struct table *t, uint64_t begin)
+{
+    const uint64_t middle = begin + t->bytes / 2;
+    t->file = efsg_source_file(tables->source, &tables->file, middle, SAMPLE_BYTES);
+    t->readable = t->file != UINT32_MAX;
+    if (efsg_source_fs(tables->source) || !efsg_source_matches(tables->source, &tables->file, middle, SAMPLE_BYTES))
+        return;
+    if (!tables->mount)
+        tables->mount = efsg_mount_rows_open(tables->file.path);
+    t->readable = tables->mount != NULL;
+}
+
 /* Caller holds lock. Finds or adds the table, which compares a sample with the store. NULL: no memory. */
 static struct table *table_of(struct efsg_tables *tables, const struct ggml_tensor *w)
 {
@@ -97,7 +111,7 @@ static struct table *table_of(struct efsg_tables *tables, const struct ggml_tens
     const uint64_t begin = tables->file.offset + (uint64_t)((const uint8_t *)w->data - tables->file.base);
     t->data = w->data;
     t->bytes = w->nb[1] * (uint64_t)w->ne[1];
-    t->file = efsg_source_file(tables->source, &tables->file, begin + t->bytes / 2, SAMPLE_BYTES);
+    table_find(tables, t, begin);
     t->next = tables->tables;
     tables->tables = t;
     return t;
@@ -119,16 +133,17 @@ uint64_t efsg_tables_bytes(const struct efsg_source *source)
     for (const struct efsg_tables *tables = all; tables; tables = tables->next) {
         uint64_t bytes = 0; /* the same file may be mapped twice */
         for (const struct table *t = tables->tables; t; t = t->next)
-            bytes += t->whole || t->file == UINT32_MAX ? 0 : t->bytes;
+            bytes += t->whole || !t->readable ? 0 : t->bytes;
         most = tables->source == source && bytes > most ? bytes : most;
     }
     pthread_mutex_unlock(&lock);
     return most;
 }
 
-/* A table's place in the store. */
+/* A table's place in the store, or in a file of a mount. */
 struct place {
-    struct efs *fs;
+    struct efs *fs; /* NULL: a mount */
+    struct efsg_mount_rows *mount;
     uint32_t file;
     uint64_t offset;
 };
@@ -142,13 +157,14 @@ static bool find_place(const struct ggml_tensor *op, struct place *place)
     pthread_mutex_lock(&lock);
     struct efsg_tables *tables = tables_at(w);
     const struct table *t = tables ? table_of(tables, w) : NULL;
-    const bool found = t && t->file != UINT32_MAX && !t->whole;
+    const bool found = t && t->readable && !t->whole;
     if (found)
         *place = (struct place){.fs = efsg_source_fs(tables->source),
+                                .mount = tables->mount,
                                 .file = t->file,
                                 .offset = tables->file.offset + (uint64_t)((uint8_t *)w->data - tables->file.base)};
     pthread_mutex_unlock(&lock);
-    return found && place->fs;
+    return found;
 }
 
 bool efsg_table_takes(const struct ggml_tensor *op)
@@ -181,24 +197,44 @@ static int32_t row_at(const struct ggml_tensor *ids, uint32_t i)
     return row;
 }
 
-/* Reads rows [begin, begin + count) of the result to raw. */
-static errint_t read_rows(const struct ggml_tensor *op, const struct place *place, uint32_t begin, uint32_t count,
-                          uint8_t *raw)
+/* Reads rows of a packed store, each by a read of its own. */
+static errint_t read_packed(const struct place *place, const struct efs_row *rows, uint32_t count, size_t bytes)
 {
-    const struct ggml_tensor *w = op->src[0];
-    struct reads r = {.left = count, .row_bytes = w->nb[1]};
-    for (uint32_t i = 0; i < count; i++)
-        if (row_at(op->src[1], begin + i) < 0 || row_at(op->src[1], begin + i) >= w->ne[1])
-            return -EINVAL;
+    struct reads r = {.left = count, .row_bytes = bytes};
     if (sem_init(&r.done, 0, 0) < 0)
         return -errno;
     for (uint32_t i = 0; i < count; i++)
-        efs_read(place->fs, place->file, NULL, place->offset + (uint64_t)row_at(op->src[1], begin + i) * w->nb[1],
-                 raw + i * w->nb[1], w->nb[1], read_done, &r);
+        efs_read(place->fs, place->file, NULL, rows[i].offset, rows[i].dst, bytes, read_done, &r);
     while (sem_wait(&r.done) < 0) {
     }
     sem_destroy(&r.done);
     return atomic_load(&r.error);
+}
+
+/* Memory for reading `count` rows: the rows, where they are, and the scratch of efs_read_rows(). */
+static size_t room_bytes(size_t row_bytes, uint32_t count)
+{
+    return count * (row_bytes + sizeof(struct efs_row)) + efs_rows_scratch_bytes(count, row_bytes);
+}
+
+/* Reads rows [begin, begin + count) of the result to raw, which has room_bytes(). */
+static errint_t read_rows(const struct ggml_tensor *op, const struct place *place, uint32_t begin, uint32_t count,
+                          uint8_t *raw)
+{
+    const struct ggml_tensor *w = op->src[0];
+    const size_t bytes = w->nb[1];
+    struct efs_row *rows = (struct efs_row *)(void *)raw;
+    raw += count * sizeof(*rows);
+    for (uint32_t i = 0; i < count; i++) {
+        const int32_t row = row_at(op->src[1], begin + i);
+        if (row < 0 || row >= w->ne[1])
+            return -EINVAL;
+        rows[i] = (struct efs_row){place->offset + (uint64_t)row * bytes, raw + i * bytes};
+    }
+    if (!place->fs)
+        return efsg_mount_rows_read(place->mount, rows, count, bytes, raw + count * bytes);
+    errint_t rc = efs_read_rows(place->fs, place->file, rows, count, bytes, raw + count * bytes);
+    return rc == -EOPNOTSUPP ? read_packed(place, rows, count, bytes) : rc;
 }
 
 enum ggml_status efsg_table_rows(struct efsg_memory *room, struct ggml_tensor *op)
@@ -210,8 +246,9 @@ enum ggml_status efsg_table_rows(struct efsg_memory *room, struct ggml_tensor *o
     errint_t rc = find_place(op, &place) ? 0 : -EINVAL;
     for (uint32_t begin = 0, count; rc == 0 && begin < rows; begin += count) {
         count = rows - begin < ROWS_AT_ONCE ? rows - begin : ROWS_AT_ONCE;
-        uint8_t *raw = efsg_memory(room, count * w->nb[1]);
+        uint8_t *raw = efsg_memory(room, room_bytes(w->nb[1], count));
         rc = raw ? read_rows(op, &place, begin, count, raw) : -ENOMEM;
+        raw = rc == 0 ? raw + count * sizeof(struct efs_row) : raw;
         for (uint32_t i = 0; rc == 0 && i < count; i++) {
             float *out = (float *)((char *)op->data + (begin + i) * op->nb[1]);
             if (w->type == GGML_TYPE_F32)
