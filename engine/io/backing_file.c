@@ -292,10 +292,12 @@ static void file_start(struct efs_backing *b)
 static void file_close(struct efs_backing *b, bool in_child)
 {
     struct backing_file *f = file_of(b);
-    if (f->uring && !in_child)
-        /* otherwise the kernel unpins the pages some ms after the process exits, and a mount started at once has less
-         * memory */
+    if (f->uring && !in_child) {
+        /* otherwise the kernel unpins the pages and closes the files some ms after the process exits: a mount started
+         * at once has less memory, and the filesystem of the store cannot be unmounted */
         io_uring_unregister_buffers(&f->ring);
+        io_uring_unregister_files(&f->ring);
+    }
     if (f->uring)
         io_uring_queue_exit(&f->ring);
     if (f->drained >= 0)
