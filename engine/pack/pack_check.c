@@ -103,6 +103,18 @@ static errint_t check_file(const char *src, const struct efs_catalog *catalog, c
                     alone ? "" : "/", file->note + (alone ? strlen(file->path) : 0));
 }
 
+static bool has_pickles(const struct efs_catalog *catalog)
+{
+    static const char *const ends[] = {".bin", ".pt", ".pth", ".ckpt"};
+    for (size_t f = 0; f < catalog->file_count; f++) {
+        const char *dot = strrchr(catalog->files[f].path, '.');
+        for (size_t i = 0; dot && i < sizeof(ends) / sizeof(ends[0]); i++)
+            if (strcmp(dot, ends[i]) == 0)
+                return true;
+    }
+    return false;
+}
+
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
                                 const struct efs_pack_options *options, struct efs_error *err)
 {
@@ -131,10 +143,14 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
                         "unpack`",
                         src);
     }
-    return efs_fail(err, -ENODATA,
-                    "%s: no weights found: no safetensors or GGUF file with tensors\nhint: mkexpertfs --any packs it "
-                    "all the same",
-                    src);
+    return efs_fail(
+        err, -ENODATA,
+        "%s: no weights found: no safetensors or GGUF file with tensors\nhint: %smkexpertfs --any packs it "
+        "all the same",
+        src,
+        has_pickles(catalog)
+            ? "weights of PyTorch are read as safetensors, to which save_pretrained() of transformers writes; "
+            : "");
 }
 
 errint_t efs_pack_check(const char *src, struct efs_error *err)

@@ -54,7 +54,7 @@ static errint_t fail_link(const struct walk *walk, const FTSENT *entry, const ch
     errint_t ret = stat(entry->fts_accpath, &st) < 0 ? -errno : -EAGAIN; /* the target exists now */
 
     return walk_fail(walk, ret, path,
-                     ret == -ENOENT  ? "the symbolic link leads nowhere"
+                     ret == -ENOENT  ? "the symbolic link leads nowhere\nhint: download what is missing again"
                      : ret == -ELOOP ? "the symbolic link leads to itself"
                                      : strerror(-ret));
 }
