@@ -32,8 +32,8 @@ uint64_t efs_auto_budget(void);
 /* Makes a message of struct efs_error one line, for a log: replaces the newline before its hint by "; ". room: of text;
  * the message stays unchanged if the result does not fit. */
 void efs_join_hint(char *text, size_t room);
-/* For "did you mean": candidate if at most 2 edits change it into word, and fewer than best, else best (may be NULL).
- */
+/* For "did you mean": candidate if at most 2 edits, and half of its bytes, change it into word, and fewer than best,
+ * else best (may be NULL). */
 const char *efs_nearer_word(const char *word, const char *best, const char *candidate);
 /* "8G", "512M", "1.5G", "65536", "2GiB": bytes, binary units K M G T. -EINVAL: not a size; -ERANGE: too large. */
 errint_t efs_parse_size(const char *text, uint64_t *bytes);

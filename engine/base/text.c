@@ -152,7 +152,7 @@ static unsigned edit_distance(const char *from, const char *to)
 const char *efs_nearer_word(const char *word, const char *best, const char *candidate)
 {
     unsigned edits = edit_distance(word, candidate);
-    bool near = edits <= EDITS_MOST && edits < strlen(candidate) && edits < strlen(word);
+    bool near = edits <= EDITS_MOST && 2 * edits <= strlen(candidate) && 2 * edits <= strlen(word);
     return near && (!best || edits < edit_distance(word, best)) ? candidate : best;
 }
 

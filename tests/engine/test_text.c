@@ -77,6 +77,8 @@ TEST(nearer_words)
         {"C", NULL, "E", NULL},
         {"", NULL, "ro", NULL},
         {"ro", NULL, "rw", "rw"},
+        {"foo", NULL, "log", NULL},
+        {"donw", NULL, "down", "down"},
         {"frobnicate", NULL, "prefetch", NULL},
         {"a-word-of-more-than-thirty-one-bytes", NULL, "a-word-of-more-than-thirty-one-bytes", NULL},
     };
