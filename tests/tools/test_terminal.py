@@ -15,14 +15,14 @@ model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", 
 store, asked = scratch("own.efs"), "Type yes to begin: "
 
 
-def answered(keys):
-    """The exit status of mkexpertfs --reclaim in a terminal and its output; types keys at its question."""
+def in_terminal(keys, prompt, *arguments):
+    """The exit status of mkexpertfs in a terminal and its output; types keys when it has printed the prompt."""
     control, device = pty.openpty()
 
     def own():
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    process = subprocess.Popen([mkexpertfs, "--reclaim", model, store], stdin=device, stdout=subprocess.DEVNULL, stderr=device,
+    process = subprocess.Popen([mkexpertfs, *arguments], env={**os.environ, "TERM": "xterm"}, stdin=device, stdout=subprocess.DEVNULL, stderr=device,
                                preexec_fn=own)
     text, typed, end = "", False, time.monotonic() + 60
     while time.monotonic() < end:
@@ -30,7 +30,7 @@ def answered(keys):
             text += os.read(control, 65536).decode()
         elif process.poll() is not None:
             break
-        if asked in text and not typed:
+        if prompt in text and not typed:
             os.write(control, keys)
             typed = True
     if process.poll() is None:
@@ -41,6 +41,15 @@ def answered(keys):
     return status, text
 
 
+def answered(keys):
+    return in_terminal(keys, asked, "--reclaim", model, store)
+
+
+os.mkdir(scratch("large"))
+os.truncate(os.open(scratch("large/zeros.bin"), os.O_CREAT | os.O_WRONLY), 64 << 30)  # a hole, but seconds of work
+status, text = in_terminal(b"\x03", "s left", "--any", "--codec=raw", scratch("large"), scratch("large.efs"))
+check("progress is one line that changes, and is cleared at the end", status == 130 and re.fullmatch(
+      r"(\r\x1b\[K[a-z]+: [^\n\x1b]* left(\^C)?)+(\^C)?\r\x1b\[Kmkexpertfs: interrupted; nothing was left behind\r\n", text), (status, text))
 before = sorted(files_below(model))
 status, text = answered(b"\x03")
 check("Ctrl-C at the question ends it at once", status == 130 and

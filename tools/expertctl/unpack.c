@@ -53,6 +53,7 @@ static int unpack_run(int argc, char **argv)
     tools_interrupt_catch();
     tools_progress_init(&progress, a.quiet);
     rc = efs_store_unpack(store, directory, a.force, a.threads, tools_progress_report, &progress, &err);
+    tools_progress_clear(&progress);
     efs_store_info(store, &info);
     if (rc == 0 && a.json)
         ctl_print_json(json_pack("{s:s, s:I, s:I}", "directory", directory, "files", (json_int_t)info.files, "bytes",

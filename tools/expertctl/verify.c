@@ -51,8 +51,10 @@ static void take_damage(void *arg, const char *line)
     struct sweep *sweep = arg;
     if (sweep->damage)
         json_array_append_new(sweep->damage, json_string(line));
-    else
+    else {
+        tools_progress_clear(&sweep->progress);
         printf("%s\n", line);
+    }
 }
 
 static int verify_run(int argc, char **argv)
@@ -72,6 +74,7 @@ static int verify_run(int argc, char **argv)
     tools_progress_init(&sweep.progress, a.quiet);
     sweep.damage = a.json ? json_array() : NULL;
     rc = efs_store_verify(store, a.decode, a.threads, tools_progress_report, take_damage, &sweep, &damaged, &err);
+    tools_progress_clear(&sweep.progress);
     fflush(stdout); /* the damage before the message */
     efs_store_info(store, &info);
     if (a.json && (rc == 0 || rc == -EUCLEAN))

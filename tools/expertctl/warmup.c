@@ -281,6 +281,7 @@ static int warmup_run(int argc, char **argv)
     mount_counts(root, &before, &w.evictions_before);
     if (rc == 0)
         rc = warm(&w, &progress);
+    tools_progress_clear(&progress);
     mount_counts(root, &after, &evictions);
     int status = rc < 0 ? ctl_fail(rc, &w.err) : print_result(&a, &w, after > before ? after - before : 0);
     for (uint32_t i = 0; i < w.file_count; i++)

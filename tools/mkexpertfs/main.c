@@ -194,6 +194,7 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = a.reclaim.mode == RECLAIM_NONE ? efs_pack(a.src, a.out, &a.options, &report, &err)
                                             : reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err);
+    tools_progress_clear(&progress);
     if (rc < 0)
         return report_failure(&a, rc, &err);
     if (!done)
