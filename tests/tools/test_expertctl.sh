@@ -20,7 +20,11 @@ for command in info verify unpack; do
 done
 run 0 --version
 says '^expertctl (expertfs) [0-9]'
+run 0 version
+says '^expertctl (expertfs) [0-9]'
 run 2
+run 2 foo # nothing is near
+warns 'lists the commands'
 run 2 nonsense
 warns 'unknown command "nonsense"'
 for word in 'mount expertctl' 'umount expertctl' 'unmount expertctl' 'run expertctl' 'list expertctl' 'pack mkexpertfs' 'replay moe-replay' 'gantt tools/bench/gantt.py' 'estimate expertctl'; do

@@ -9,6 +9,7 @@
 #include "info_checkpoint.h"
 #include "mountpoint.h"
 #include "options.h"
+#include "run_mount.h"
 #include "size.h"
 
 #include <errno.h>
@@ -86,16 +87,11 @@ static void doctor_kernel(struct doctor *d)
 
 static void doctor_fuse(struct doctor *d)
 {
-    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        report(d, WRONG, "fuse", "/dev/fuse: %s; %s, in a container pass the device", strerror(errno),
-               errno == EACCES || errno == EPERM
-                   ? "let users open it (as root: chmod 666 /dev/fuse; a udev rule makes that permanent)"
-                   : "load the module (modprobe fuse)");
-    else
-        report(d, GOOD, "fuse", "/dev/fuse can be opened");
-    if (fd >= 0)
-        close(fd);
+    struct efs_error err;
+    bool opens = ctl_check_device(&err) == 0;
+    if (!opens)
+        efs_join_hint(err.text, sizeof(err.text));
+    report(d, opens ? GOOD : WRONG, "fuse", "%s", opens ? "/dev/fuse can be opened" : err.text);
 }
 
 /* Tries all three system calls: a seccomp filter may allow io_uring_setup(2) and refuse the other two. */
@@ -265,7 +261,11 @@ static int doctor_run(int argc, char **argv)
     for (uint32_t i = 0; i < d.paths.count; i++) {
         const char *path = d.paths.word[i];
         struct stat st;
-        if (stat(path, &st) < 0)
+        struct efs_error err;
+        if (ctl_mount_check_above(path, &err) < 0) {
+            efs_join_hint(err.text, sizeof(err.text));
+            report(&d, WRONG, "mount", "%s", err.text);
+        } else if (stat(path, &st) < 0)
             report(&d, WRONG, "path", "%s: %s%s", path, strerror(errno), tools_hint(-errno));
         else if (S_ISDIR(st.st_mode))
             doctor_mount(&d, path);

@@ -4,10 +4,10 @@
 
 #include "expertfs-private.h"
 #include "control_file.h"
-#include "model.h"
 #include "mountpoint.h"
 #include "options.h"
 #include "run_mount.h"
+#include "stores.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -56,76 +56,6 @@ static const struct tools_command command = {
     .at = AT(given),
     .finish = check_arguments};
 
-/* ---- which mounts ------------------------------------------------------------------------------------------------ */
-
-/* An absolute path without a call on its last part, which may be a mount whose daemon hangs; "": no such folder. */
-static const char *absolute_path(const char *given, char *path, size_t room)
-{
-    char copy[4096], target[4096];
-    size_t bytes = strlen(given);
-    while (bytes > 1 && given[bytes - 1] == '/')
-        bytes--;
-    *path = '\0';
-    if (bytes >= sizeof(copy))
-        return path;
-    snprintf(copy, sizeof(copy), "%.*s", (int)bytes, given);
-    if (readlink(copy, target, sizeof(target)) >= 0) { /* a mount point is a directory */
-        char *real = realpath(copy, NULL);
-        snprintf(path, room, "%s", real ? real : "");
-        free(real);
-        return path;
-    }
-    char *slash = strrchr(copy, '/');
-    if (slash)
-        *slash = '\0';
-    char *above = realpath(!slash ? "." : *copy ? copy : "/", NULL);
-    if (above)
-        snprintf(path, room, "%s/%s", above[1] ? above : "", slash ? slash + 1 : copy);
-    free(above);
-    return path;
-}
-
-static bool path_has_name(const char *path, const char *name, bool of_store)
-{
-    char is[256];
-    const char *last = strrchr(path, '/');
-    return last &&
-           (strcmp(last + 1, name) == 0 || (of_store && strcmp(ctl_store_name(last, is, sizeof(is)), name) == 0));
-}
-
-/* The mount that `given` names. */
-static errint_t mount_choose(const struct ctl_mounts *mounts, const char *given, const struct ctl_mount **mount,
-                             struct efs_error *err)
-{
-    char path[8192], names[512] = "";
-    const char *best = NULL;
-    size_t found = 0;
-    absolute_path(given, path, sizeof(path));
-    for (size_t i = mounts->count; i-- > 0;)
-        if (strcmp(mounts->mount[i].path, path) == 0) {
-            *mount = &mounts->mount[i];
-            return 0;
-        }
-    for (int of_store = 0; of_store < 2 && !found && !strchr(given, '/'); of_store++) /* mount points come first */
-        for (size_t i = 0; i < mounts->count; i++) {
-            const struct ctl_mount *is = &mounts->mount[i];
-            const char *last = strrchr(is->path, '/');
-            best = last ? efs_nearer_word(given, best, last + 1) : best;
-            if (!path_has_name(of_store ? is->source : is->path, given, of_store))
-                continue;
-            size_t used = strlen(names);
-            snprintf(names + used, sizeof(names) - used, "%s%s", found++ ? ", " : "", is->path);
-            *mount = is;
-        }
-    if (found == 1)
-        return 0;
-    if (found)
-        return efs_fail(err, -E2BIG, "%s: which mount? there are %s", given, names);
-    if (best)
-        return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: did you mean %s?", given, best);
-    return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: `expertctl ls` lists the mounts", given);
-}
-
 /* ---- unmounting -------------------------------------------------------------------------------------------------- */
 
 /* A pidfd of the mount's daemon; -1: unknown. */
@@ -167,15 +97,17 @@ static errint_t unmount(const struct ctl_mount *mount, bool lazy, struct efs_err
     return efs_fail(err, rc, "%s: %s", mount->path, strerror(-rc));
 }
 
-/* Removes the mount point that `up` made: an empty folder in the folder of its store or in the
- * default folder of stores. */
+/* Removes the mount point that `up` made: an empty folder in the default folder of stores, or beside its store with the
+ * name of the store. */
 static void mountpoint_remove(const struct ctl_mount *mount)
 {
-    char folder[4096] = "";
+    char folder[4096] = "", name[256];
     struct efs_error ignored;
     const char *slash = strrchr(mount->path, '/'), *store = strrchr(mount->source, '/');
     size_t above = slash ? (size_t)(slash - mount->path) : 0;
-    bool beside = store && (size_t)(store - mount->source) == above && strncmp(mount->path, mount->source, above) == 0;
+    bool beside = slash && store && (size_t)(store - mount->source) == above &&
+                  strncmp(mount->path, mount->source, above) == 0 &&
+                  strcmp(ctl_store_name(mount->source, name, sizeof(name)), slash + 1) == 0;
     if (!beside)
         ctl_stores_folder(NULL, false, folder, sizeof(folder), &ignored);
     if (beside || (strlen(folder) == above && strncmp(mount->path, folder, above) == 0))
@@ -214,7 +146,7 @@ static int down_run(int argc, char **argv)
         const struct ctl_mount *mount = a.all ? &mounts.mount[i] : NULL;
         if (a.all && mount->user != geteuid())
             continue;
-        rc = a.all ? 0 : mount_choose(&mounts, a.given.word[i], &mount, &err);
+        rc = a.all ? 0 : ctl_mount_choose(&mounts, a.given.word[i], &mount, &err);
         if (rc == 0)
             rc = mount_end(mount, a.lazy, &err);
         if (rc < 0)

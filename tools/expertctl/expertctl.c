@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct ctl_command *const commands[] = {&ctl_up,     &ctl_down,    &ctl_ls,    &ctl_status, &ctl_log,
-                                                     &ctl_warmup, &ctl_get,     &ctl_set,   &ctl_info,   &ctl_verify,
-                                                     &ctl_unpack, &ctl_profile, &ctl_doctor};
+static const struct ctl_command *const commands[] = {&ctl_up,     &ctl_down,   &ctl_ls,      &ctl_rm,    &ctl_status,
+                                                     &ctl_log,    &ctl_warmup, &ctl_get,     &ctl_set,   &ctl_info,
+                                                     &ctl_verify, &ctl_unpack, &ctl_profile, &ctl_doctor};
 
 static void print_help(FILE *to)
 {
@@ -65,7 +65,7 @@ int main(int argc, char **argv)
         print_help(stdout);
         return CTL_OK;
     }
-    if (word && (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)) {
+    if (word && (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0 || strcmp(word, "version") == 0)) {
         printf("expertctl (expertfs) %s\n", efs_version());
         return CTL_OK;
     }

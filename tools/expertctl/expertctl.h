@@ -3,7 +3,7 @@
  * expertctl.h - the subcommands, one file each.
  *
  * expertctl/ is the command that shows, checks, unpacks, mounts and tunes stores. Users run it; no other program
- * includes its headers. It never writes to a store and never serves one: `expertctl up`
+ * includes its headers. It never writes to a store (rm deletes it) and never serves one: `expertctl up`
  * starts mkexpertfs and the daemon.
  *
  * A new subcommand needs a file, a line here and one in expertctl.c's table.
@@ -23,8 +23,8 @@ struct ctl_command {
     int (*run)(int argc, char **argv); /* argv[0] is "expertctl NAME"; returns the exit status */
 };
 
-extern const struct ctl_command ctl_up, ctl_down, ctl_ls, ctl_status, ctl_log, ctl_warmup, ctl_get, ctl_set, ctl_info,
-    ctl_verify, ctl_unpack, ctl_profile, ctl_doctor;
+extern const struct ctl_command ctl_up, ctl_down, ctl_ls, ctl_rm, ctl_status, ctl_log, ctl_warmup, ctl_get, ctl_set,
+    ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_doctor;
 
 /* Prints json, and frees it; NULL, as of json_pack() without memory, is an error. Returns the exit status. */
 struct json_t;

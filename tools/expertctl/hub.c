@@ -56,6 +56,14 @@ static bool name_parse(const char *given, struct hub_name *hub)
     return !strstr(hub->file, "..");
 }
 
+const char *ctl_hub_text(const char *given)
+{
+    static const char *const before[] = {"https://", "huggingface.co/", "hf.co/", "hf://"};
+    for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++)
+        given += strncmp(given, before[i], strlen(before[i])) == 0 ? strlen(before[i]) : 0;
+    return given;
+}
+
 bool ctl_hub_name(const char *given, char *name, size_t room)
 {
     struct hub_name hub;

@@ -5,6 +5,9 @@
 
 #include "expertfs.h"
 
+/* A name on the Hub without what its web pages and other programs put before it: https://huggingface.co/, hf.co/, ...
+ */
+const char *ctl_hub_text(const char *given);
 /* Whether given has the form of a name on the Hub, ORG/NAME[@REVISION][/FILE]; copies ORG--NAME to name, or "" if not.
  */
 bool ctl_hub_name(const char *given, char *name, size_t room);

@@ -2,11 +2,12 @@
 /* ls.c - expertctl ls: the stores in the folder of stores, and the mounts of expertfs in /proc/self/mountinfo. */
 #include "expertctl.h"
 
-#include "model.h"
 #include "mountpoint.h"
 #include "options.h"
 #include "size.h"
+#include "stores.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -28,14 +29,20 @@ static const struct tools_option options[] = {
 static const struct tools_command command = {
     .options = options,
     .help = "List the stores that `up` has packed: size, ratio to the checkpoint, when they were last used; and the "
-            "mounts of all users: store, mount point, user. No mount is opened: `expertctl status` shows what one "
-            "does.\vExamples:\n  expertctl ls\n  expertctl ls --json --store /srv/stores"};
+            "mounts of all users: store, mount point, user, and whether the daemon has ended or does not answer; "
+            "`expertctl status` shows what one does.\vExamples:\n  expertctl ls\n  expertctl ls --json --store "
+            "/srv/stores"};
 
-/* Prints control characters as ?, so that each mount takes one line. */
-static void print_path(const char *path)
+#define ANSWER_MS 1000
+
+/* Prints control characters as ?, so that each mount takes one line, and pads to a width in UTF-8 characters. */
+static void print_path(const char *path, int width)
 {
-    for (; *path; path++)
+    for (; *path; path++) {
         putchar((unsigned char)*path < ' ' ? '?' : *path);
+        width -= (*path & 0xc0) != 0x80;
+    }
+    printf("%*s", width > 0 ? width : 0, "");
 }
 
 static const char *user_name(uid_t uid, char text[32])
@@ -97,12 +104,20 @@ static void print_store(const json_t *store)
         snprintf(ratio, sizeof(ratio), "%.3f", (double)bytes / (double)source);
     if (localtime_r(&at, &parts))
         strftime(used, sizeof(used), "%Y-%m-%d %H:%M", &parts);
-    printf("%-24s %8s %6s  %-16s  %s\n", json_string_value(json_object_get(store, "name")),
-           tools_size_print((uint64_t)bytes, size, sizeof(size)), ratio, used,
-           json_string_value(json_object_get(store, "path")));
+    print_path(json_string_value(json_object_get(store, "name")), 24);
+    printf(" %8s %6s  %-16s  ", tools_size_print((uint64_t)bytes, size, sizeof(size)), ratio, used);
+    print_path(json_string_value(json_object_get(store, "path")), 0);
+    putchar('\n');
 }
 
 /* ---- mounts ------------------------------------------------------------------------------------------------------ */
+
+/* NULL: this user may not ask. */
+static const char *mount_state(const struct ctl_mount *mount)
+{
+    errint_t rc = mount->usable ? ctl_mount_state(mount->path, ANSWER_MS) : -EACCES;
+    return rc == 0 ? "serving" : rc == -ENOTCONN ? "ended" : rc == -ETIMEDOUT ? "silent" : NULL;
+}
 
 static json_t *mounts_json(const struct ctl_mounts *mounts)
 {
@@ -110,9 +125,9 @@ static json_t *mounts_json(const struct ctl_mounts *mounts)
     char number[32];
     for (size_t i = 0; i < mounts->count; i++)
         json_array_append_new(array,
-                              json_pack("{s:s, s:s, s:s, s:b}", "mountpoint", mounts->mount[i].path, "store",
+                              json_pack("{s:s, s:s, s:s, s:b, s:s?}", "mountpoint", mounts->mount[i].path, "store",
                                         mounts->mount[i].source, "user", user_name(mounts->mount[i].user, number),
-                                        "usable", mounts->mount[i].usable));
+                                        "usable", mounts->mount[i].usable, "state", mount_state(&mounts->mount[i])));
     return array;
 }
 
@@ -120,10 +135,14 @@ static void print_mounts(const struct ctl_mounts *mounts)
 {
     char number[32];
     for (size_t i = 0; i < mounts->count; i++) {
-        print_path(mounts->mount[i].source);
+        const char *state = mount_state(&mounts->mount[i]);
+        print_path(mounts->mount[i].source, 0);
         printf(" on ");
-        print_path(mounts->mount[i].path);
-        printf(" by %s\n", user_name(mounts->mount[i].user, number));
+        print_path(mounts->mount[i].path, 0);
+        printf(" by %s%s\n", user_name(mounts->mount[i].user, number),
+               !state || strcmp(state, "serving") == 0 ? ""
+               : strcmp(state, "ended") == 0           ? ": its daemon has ended"
+                                                       : ": its daemon does not answer");
     }
 }
 

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.h - what the MODEL of `expertctl up` names, and the folder in which `up` keeps its stores and mount points. */
+/* model.h - what the MODEL of `expertctl up` names. */
 #ifndef EXPERTCTL_MODEL_H
 #define EXPERTCTL_MODEL_H
 
 #include "expertfs.h"
 #include "info_checkpoint.h"
-
-#include <dirent.h>
 
 enum ctl_model_kind { CTL_MODEL_STORE, CTL_MODEL_CHECKPOINT, CTL_MODEL_MOUNT };
 
@@ -26,17 +24,5 @@ struct ctl_model {
  * and times of a checkpoint's files, no weights. -ENOENT: nothing of that name; else -errno.
  */
 errint_t ctl_model_find(const char *given, const char *folder, struct ctl_model *model, struct efs_error *err);
-
-/* The folder of stores: `given`, or if NULL $XDG_DATA_HOME/expertfs or ~/.local/share/expertfs. Makes it and its
- * parents with mode 0755 if `make`; else a missing folder is no error. 0 or -errno. */
-errint_t ctl_stores_folder(const char *given, bool make, char *path, size_t room, struct efs_error *err);
-/* The entries *.efs of a folder, sorted by name; the caller frees each and the array. Their number, or -errno. */
-int ctl_stores_list(const char *folder, struct dirent ***stores);
-/* Makes a directory and its parents. 0 or -errno. */
-errint_t ctl_make_folders(const char *path, struct efs_error *err);
-
-/* Copies the name of a store or a mount point to name: the last part of path, without ".efs" and without the checksum
- * that `up` appends to names of stores ("model-1a2b3c4d.efs": "model"). Returns name. */
-const char *ctl_store_name(const char *path, char *name, size_t room);
 
 #endif

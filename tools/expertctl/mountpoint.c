@@ -22,38 +22,6 @@
 
 #define PROBE_BYTES 16384u
 
-errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
-{
-    struct stat here, above;
-    char *at, *slash;
-    errint_t rc = efs_absolute_path(path, &at, err);
-    if (rc < 0)
-        return rc;
-    char *up = strdup(at);
-    if (!up || stat(at, &here) < 0) {
-        rc = -errno;
-        free(at);
-        free(up);
-        return efs_fail(err, rc, "%s: %s%s", path, strerror(-rc),
-                        rc == -EACCES ? "\nhint: without -o allow_other only the user who mounted it may use a mount"
-                                      : "");
-    }
-    while (up[1] && (slash = strrchr(up, '/'))) {
-        slash[slash == up] = '\0';
-        if (stat(up, &above) < 0 || above.st_dev != here.st_dev)
-            break;
-        strcpy(at, up);
-    }
-    free(up);
-    if (!ctl_is_mount(at)) {
-        free(at);
-        return efs_fail(err, -ENODEV, "%s: not in a mount of expertfs\nhint: %s`expertctl ls` shows the mounts", path,
-                        S_ISREG(here.st_mode) ? "a store is mounted first: expertfs STORE MOUNTPOINT; " : "");
-    }
-    *root = at;
-    return 0;
-}
-
 bool ctl_is_mount(const char *path)
 {
     return getxattr(path, CTL_XATTR "answer", NULL, 0) >= 0;
@@ -172,37 +140,6 @@ void ctl_mounts_free(struct ctl_mounts *mounts)
     mounts->mount = NULL;
 }
 
-errint_t ctl_mount_only(char **root, struct efs_error *err)
-{
-    struct ctl_mounts mounts;
-    char names[512] = "";
-    size_t usable = 0, used = 0;
-    *root = NULL;
-    errint_t rc = ctl_mounts_find(&mounts, err);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < mounts.count; i++) {
-        if (!mounts.mount[i].usable)
-            continue;
-        if (used < sizeof(names))
-            used +=
-                (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", usable ? ", " : "", mounts.mount[i].path);
-        free(usable++ ? NULL : *root);
-        if (usable == 1)
-            *root = strdup(mounts.mount[i].path);
-    }
-    if (usable != 1 || !*root) {
-        rc = usable > 1 ? efs_fail(err, -E2BIG, "which mount? there are %s", names)
-             : usable == 1
-                 ? efs_fail(err, -ENOMEM, "no memory")
-                 : efs_fail(err, -ENOENT, "there is no mount of expertfs%s", mounts.count ? " that you may read" : "");
-        free(*root);
-        *root = NULL;
-    }
-    ctl_mounts_free(&mounts);
-    return rc;
-}
-
 /* Reads a control file in a child process and writes it to a pipe: a read that waits for a daemon that hangs ends only
  * by SIGKILL. */
 static pid_t probe_start(const char *root, const char *file, int *from)
@@ -215,6 +152,8 @@ static pid_t probe_start(const char *root, const char *file, int *from)
     if (child == 0) {
         struct efs_error ignored;
         char *text = NULL;
+        for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) /* a reader of these need not wait for this process */
+            close(fd);
         bool read = tools_control_read(root, file, &text, &ignored) == 0;
         size_t bytes = read ? strlen(text) : 0;
         _exit(read && write(ends[1], text, bytes) == (ssize_t)bytes ? 0 : 1);

@@ -9,9 +9,10 @@
 
 #define CTL_XATTR "user.expertfs."
 
-/* The root of the expertfs mount that contains path; the caller frees it with free(). -ENODEV: path is in no mount that
- * has the attributes user.expertfs.*; else -errno of stat(). */
-errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err);
+/* The root of the expertfs mount that contains the path `given`, or whose name it is (ctl_mount_choose); the caller
+ * frees it with free(). -ENODEV: the path is in no mount that has the attributes user.expertfs.*; -ENOENT: neither a
+ * path nor a name; -E2BIG: several mounts have that name; errors of ctl_mount_check(); else -errno of stat(). */
+errint_t ctl_mount_of(const char *given, char **root, struct efs_error *err);
 /* Whether path has the attribute user.expertfs.answer, as the root of a mount has. */
 bool ctl_is_mount(const char *path);
 /* As efs_store_open(); for a mount point the error names the store that it serves. */
@@ -30,8 +31,19 @@ struct ctl_mounts {
 };
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err);
 void ctl_mounts_free(struct ctl_mounts *mounts);
+/* The mount at the path `given`, or with that name: the last part of its path, else the name of its store, also as
+ * org/name. Makes no call on a mount. -ENOENT: none; -E2BIG: several, which err lists. */
+errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, const struct ctl_mount **mount,
+                          struct efs_error *err);
+/* Whether the daemon of the mount at root answers: 0; -ENOTCONN: it has ended; -ETIMEDOUT: not within timeout_ms; else
+ * -errno of a call on the mount, which this process may not use. */
+errint_t ctl_mount_state(const char *root, int timeout_ms);
+/* The same after at most 3 s, with a message and a way out: 0, -ENOTCONN or -ETIMEDOUT. */
+errint_t ctl_mount_check(const char *root, struct efs_error *err);
+/* The same for the mount above a path, by the text of the path; 0 if there is none. */
+errint_t ctl_mount_check_above(const char *path, struct efs_error *err);
 /* The path of the only mount of type fuse.expertfs that this user may use; the caller frees it with free(). -ENOENT: no
- * mount; -E2BIG: several mounts, which err lists. */
+ * mount; -E2BIG: several mounts, which err lists; errors of ctl_mount_check(). */
 errint_t ctl_mount_only(char **root, struct efs_error *err);
 /* Whether this process may mount and unmount itself, by CAP_SYS_ADMIN; else fusermount3 does it. */
 bool ctl_may_mount(void);

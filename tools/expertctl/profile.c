@@ -100,8 +100,8 @@ static int profile_run(int argc, char **argv)
         profile_print_text(*a.store.word, &profile);
     if (!a.force && !efs_profile_is_steady(&profile)) {
         rc = efs_fail(&err, -EBUSY,
-                      "%s: the profile is not saved: its rounds differ by %.0f %% (disk) and %.0f %% (decoding), %.0f "
-                      "are the most\nhint: measure again when the machine is idle; --force saves it all the same",
+                      "%s: the profile is not saved: its rounds differ by %.0f %% (disk) and %.0f %% (decoding), the "
+                      "limit is %.0f %%\nhint: measure again when the machine is idle; --force saves it all the same",
                       *a.store.word, 100 * profile.disk_spread, 100 * profile.decode_spread,
                       100 * EFS_PROFILE_SPREAD_MAX);
         return ctl_fail(rc, &err);

@@ -122,8 +122,26 @@ static errint_t folder_make(struct ctl_run_mount *mount, struct efs_error *err)
     return mkdir(mount->path, 0700) < 0 ? efs_fail(err, -errno, "%s: %s", mount->path, strerror(errno)) : 0;
 }
 
-errint_t ctl_check_unmount(struct efs_error *err)
+errint_t ctl_check_device(struct efs_error *err)
 {
+    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    errint_t rc = -errno;
+    if (fd >= 0) {
+        close(fd);
+        return 0;
+    }
+    return efs_fail(err, rc, "/dev/fuse: %s\nhint: %s", strerror(-rc),
+                    rc == -EACCES ? "root lets users open it: chmod 666 /dev/fuse (a udev rule makes that permanent)"
+                    : rc == -ENOENT || rc == -ENODEV
+                        ? "load the kernel module: modprobe fuse; a container must be given the device"
+                        : "a container must be given the device");
+}
+
+errint_t ctl_check_mount(struct efs_error *err)
+{
+    errint_t rc = ctl_check_device(err);
+    if (rc < 0)
+        return rc;
     if (ctl_may_mount() || access("/etc/mtab", R_OK) == 0)
         return 0;
     return efs_fail(err, -errno,
@@ -138,7 +156,7 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
     ssize_t n = 0;
     sigset_t all, mask;
     mount->life = -1;
-    errint_t rc = ctl_check_unmount(err);
+    errint_t rc = ctl_check_mount(err);
     if (rc < 0)
         return rc;
     /* No signal may end this process after folder_make() and before fork(): the supervisor removes the folder, and

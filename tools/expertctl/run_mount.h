@@ -25,9 +25,11 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
 /* Unmounts and waits for the supervisor, which waits up to 30 s for the daemon. Does nothing for a zeroed struct. */
 void ctl_run_mount_end(struct ctl_run_mount *mount);
 
-/* Whether this user can unmount what they mount: fusermount3 (3.14) mounts without /etc/mtab, but does not unmount.
- * -errno of access() to it. */
-errint_t ctl_check_unmount(struct efs_error *err);
+/* Whether this user can open /dev/fuse, and unmount what they mount: fusermount3 (3.14) mounts without /etc/mtab, but
+ * does not unmount. 0 or -errno. */
+errint_t ctl_check_mount(struct efs_error *err);
+/* The first half of it. */
+errint_t ctl_check_device(struct efs_error *err);
 /* Runs a program of expertfs, words[0], from this program's folder or PATH, with this signal mask, and waits for it.
  * quiet: without its standard output. Returns its wait status, -1 if fork() failed; the child prints why exec failed.
  */

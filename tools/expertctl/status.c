@@ -200,7 +200,7 @@ static int status_run(int argc, char **argv)
     if (rc < 0)
         return ctl_fail(rc, &err);
     int status = a.json ? status_print_json(root, &is) : CTL_OK;
-    while (!a.json && (rc = ctl_sample_take(root, &is, &err)) == 0 &&
+    while (!a.json && (rc = ctl_mount_check(root, &err)) == 0 && (rc = ctl_sample_take(root, &is, &err)) == 0 &&
            (rc = status_print(root, &a, &was, &is, &err)) == 0 && a.seconds) {
         ctl_sample_free(&was);
         was = is;

@@ -34,6 +34,15 @@ static errint_t attribute_of(const char *path, const char *name, size_t bytes,
     return 0;
 }
 
+/* Replaces PATH by the root of its mount if it was the mount's name and no path in it. */
+static void use_root(struct arguments *a, char *root)
+{
+    struct stat given, mount;
+    bool in_mount = stat(a->given.word[0], &given) == 0 && stat(root, &mount) == 0 && given.st_dev == mount.st_dev;
+    if (!in_mount)
+        a->given.word[0] = root;
+}
+
 /* ---- get -------------------------------------------------------------------------------------------------------- */
 
 static const struct tools_option get_options[] = {
@@ -101,13 +110,18 @@ static errint_t get_one(const struct arguments *a, const char *name, bool alone,
     return 0;
 }
 
-/* Prints all attributes that `names` lists; nothing if the file has none. */
-static errint_t get_all(const struct arguments *a, struct efs_error *err)
+/* Prints all attributes that `names` lists. */
+static errint_t get_all(const struct arguments *a, const char *root, struct efs_error *err)
 {
     char names[2048], *rest = names;
     ssize_t n = getxattr(a->given.word[0], CTL_XATTR "names", names, sizeof(names) - 1);
+    if (n < 0 && errno == ENODATA)
+        return efs_fail(err, -ENODATA,
+                        "%s: has no settings; a mount has, and the layers and files in its experts/\nhint: `expertctl "
+                        "get %s` prints those of the mount",
+                        a->given.word[0], root);
     if (n < 0)
-        return errno == ENODATA ? 0 : efs_fail(err, -errno, "%s: %s", a->given.word[0], strerror(errno));
+        return efs_fail(err, -errno, "%s: %s", a->given.word[0], strerror(errno));
     names[n] = '\0';
     errint_t rc = 0;
     for (const char *name; rc == 0 && (name = strsep(&rest, " "));)
@@ -123,11 +137,12 @@ static int get_run(int argc, char **argv)
     tools_parse(&get_command, argc, argv, &a);
     errint_t rc = ctl_mount_of(a.given.word[0], &root, &err);
     if (rc == 0)
-        free(root);
+        use_root(&a, root);
     if (rc == 0 && a.given.count == 1)
-        rc = get_all(&a, &err);
+        rc = get_all(&a, root, &err);
     for (uint32_t i = 1; i < a.given.count && rc == 0; i++)
         rc = get_one(&a, a.given.word[i], a.given.count == 2, &err);
+    free(root);
     int status = rc < 0 ? ctl_fail(rc, &err) : a.json ? ctl_print_json(json_incref(a.values)) : CTL_OK;
     json_decref(a.values);
     return status;
@@ -236,6 +251,7 @@ static int set_run(int argc, char **argv)
     errint_t rc = ctl_mount_of(a.given.word[0], &root, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
+    use_root(&a, root);
     for (uint32_t i = 1; i < a.given.count && rc == 0; i++) {
         rc = set_one(root, &a, a.given.word[i], &err);
         if (rc < 0)

@@ -10,6 +10,7 @@
 #include "run.h"
 #include "run_mount.h"
 #include "size.h"
+#include "stores.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -245,6 +246,8 @@ static errint_t mountpoint_make(const struct arguments *a, const struct ctl_mode
             rc = -ENAMETOOLONG;
     }
     if (rc == 0)
+        rc = ctl_mount_check_above(path, err);
+    if (rc == 0 || rc == -ENOTCONN) /* expertfs replaces a mount whose daemon has ended */
         rc = ctl_make_folders(path, err);
     char *real = rc == 0 ? realpath(path, NULL) : NULL;
     if (real)
@@ -268,7 +271,7 @@ static char *model_mount(const struct arguments *a, const struct ctl_model *mode
                     path, a->options, path);
         return config;
     }
-    *rc = ctl_check_unmount(err);
+    *rc = ctl_check_mount(err);
     if (*rc == 0)
         *rc = mountpoint_make(a, model, path, room, err);
     if (*rc < 0)
@@ -341,7 +344,9 @@ static int up_store(const struct arguments *a, const struct ctl_model *model, co
                 100 * (1 - (double)model->checkpoint.store_bytes / (double)model->checkpoint.source_bytes));
     if (model->in_place && model->checkpoint.warning[0])
         fprintf(stderr, "expertctl: warning: %s: %s\n", model->path, model->checkpoint.warning);
-    if (packs || !a->program)
+    if (packs && !a->program)
+        rc = ctl_check_mount(&err); /* before it packs */
+    if (rc == 0 && (packs || !a->program))
         rc = lock_take(&lock, folder, model, &err);
     if (rc == 0)
         rc = model_pack(a, model, folder, &lock.mask, &status, &err);

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mount_choose.c - the mount that an argument names, and whether its daemon answers. */
+#include "mountpoint.h"
+
+#include "expertfs-private.h"
+#include "hub.h"
+#include "stores.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define ANSWER_MS 3000
+
+/* ---- whether a daemon answers ------------------------------------------------------------------------------------ */
+
+/* In a child process: a call on a mount whose daemon hangs ends only by SIGKILL, and after the daemon has taken the
+ * request not even then. The child has no file open, so that a reader of this process's output need not wait for it. */
+errint_t ctl_mount_state(const char *root, int timeout_ms)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0 && close_range(0, ~0U, 0) == 0)
+        _exit(getxattr(root, CTL_XATTR "answer", NULL, 0) >= 0 ? 0 : errno);
+    if (child == 0)
+        _exit(EIO);
+    int fd = child > 0 ? (int)syscall(SYS_pidfd_open, child, 0) : -1;
+    struct pollfd ended = {.fd = fd, .events = POLLIN};
+    bool hangs = fd >= 0 && poll(&ended, 1, timeout_ms) == 0;
+    if (fd >= 0)
+        close(fd);
+    if (child < 0)
+        return -errno;
+    if (hangs)
+        kill(child, SIGKILL); /* it ends when the daemon does, if the daemon has taken its request: do not wait */
+    while (waitpid(child, &status, hangs ? WNOHANG : 0) < 0 && errno == EINTR) {
+    }
+    return hangs ? -ETIMEDOUT : WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
+}
+
+errint_t ctl_mount_check(const char *root, struct efs_error *err)
+{
+    errint_t rc = ctl_mount_state(root, ANSWER_MS);
+    if (rc == -ENOTCONN)
+        return efs_fail(err, rc,
+                        "%s: the daemon of this mount has ended\nhint: `expertctl down %s` removes the mount, "
+                        "`expertctl up` makes it again",
+                        root, root);
+    if (rc == -ETIMEDOUT)
+        return efs_fail(err, rc,
+                        "%s: the daemon of this mount does not answer\nhint: `expertctl down %s` removes the mount",
+                        root, root);
+    return 0;
+}
+
+/* ---- which mount ------------------------------------------------------------------------------------------------- */
+
+/* An absolute path without a call on its last part, which may be a mount whose daemon hangs; "": no such folder. */
+static const char *absolute_path(const char *given, char *path, size_t room)
+{
+    char copy[4096], target[4096];
+    size_t bytes = strlen(given);
+    while (bytes > 1 && given[bytes - 1] == '/')
+        bytes--;
+    *path = '\0';
+    if (bytes >= sizeof(copy))
+        return path;
+    snprintf(copy, sizeof(copy), "%.*s", (int)bytes, given);
+    if (readlink(copy, target, sizeof(target)) >= 0) { /* a mount point is a directory */
+        char *real = realpath(copy, NULL);
+        snprintf(path, room, "%s", real ? real : "");
+        free(real);
+        return path;
+    }
+    char *slash = strrchr(copy, '/');
+    if (slash)
+        *slash = '\0';
+    char *above = realpath(!slash ? "." : *copy ? copy : "/", NULL);
+    if (above)
+        snprintf(path, room, "%s/%s", above[1] ? above : "", slash ? slash + 1 : copy);
+    free(above);
+    return path;
+}
+
+static bool path_has_name(const char *path, const char *name, bool of_store)
+{
+    char is[256];
+    const char *last = strrchr(path, '/');
+    return last &&
+           (strcmp(last + 1, name) == 0 || (of_store && strcmp(ctl_store_name(last, is, sizeof(is)), name) == 0));
+}
+
+errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, const struct ctl_mount **mount,
+                          struct efs_error *err)
+{
+    char path[8192], names[512] = "", hub[512];
+    const char *best = NULL, *name = ctl_hub_name(given, hub, sizeof(hub)) ? hub : given;
+    size_t found = 0;
+    absolute_path(given, path, sizeof(path));
+    for (size_t i = mounts->count; i-- > 0;)
+        if (strcmp(mounts->mount[i].path, path) == 0) {
+            *mount = &mounts->mount[i];
+            return 0;
+        }
+    for (int of_store = 0; of_store < 2 && !found && !strchr(name, '/'); of_store++) /* mount points come first */
+        for (size_t i = 0; i < mounts->count; i++) {
+            const struct ctl_mount *is = &mounts->mount[i];
+            const char *last = strrchr(is->path, '/');
+            best = last ? efs_nearer_word(name, best, last + 1) : best;
+            if (!path_has_name(of_store ? is->source : is->path, name, of_store))
+                continue;
+            size_t used = strlen(names);
+            snprintf(names + used, sizeof(names) - used, "%s%s", found++ ? ", " : "", is->path);
+            *mount = is;
+        }
+    if (found == 1)
+        return 0;
+    if (found)
+        return efs_fail(err, -E2BIG, "%s: which mount? there are %s", given, names);
+    if (best)
+        return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: did you mean %s?", given, best);
+    return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: `expertctl ls` lists the mounts", given);
+}
+
+errint_t ctl_mount_check_above(const char *given, struct efs_error *err)
+{
+    char path[8192], here[4096] = "";
+    struct ctl_mounts mounts;
+    bool relative = *given != '/';
+    if (relative && !getcwd(here, sizeof(here)))
+        return 0;
+    snprintf(path, sizeof(path), "%s%s%s", here, relative ? "/" : "", given);
+    errint_t rc = ctl_mounts_find(&mounts, err);
+    for (size_t i = rc == 0 ? mounts.count : 0; i-- > 0;) {
+        const char *root = mounts.mount[i].path;
+        size_t bytes = strlen(root);
+        if (strncmp(path, root, bytes) != 0 || (path[bytes] && path[bytes] != '/'))
+            continue;
+        rc = ctl_mount_check(root, err);
+        break;
+    }
+    ctl_mounts_free(&mounts); /* empty if they could not be found */
+    return rc;
+}
+
+/* The root of the mount that contains path, by the device of the folders above it. */
+static errint_t mount_above(const char *path, char **root, struct efs_error *err)
+{
+    struct stat here, above;
+    char *at, *slash;
+    errint_t rc = efs_absolute_path(path, &at, err);
+    if (rc < 0)
+        return rc;
+    char *up = strdup(at);
+    if (!up || stat(at, &here) < 0) {
+        rc = -errno;
+        free(at);
+        free(up);
+        return efs_fail(err, rc, "%s: %s%s", path, strerror(-rc),
+                        rc == -EACCES ? "\nhint: without -o allow_other only the user who mounted it may use a mount"
+                                      : "");
+    }
+    while (up[1] && (slash = strrchr(up, '/'))) {
+        slash[slash == up] = '\0';
+        if (stat(up, &above) < 0 || above.st_dev != here.st_dev)
+            break;
+        strcpy(at, up);
+    }
+    free(up);
+    if (!ctl_is_mount(at)) {
+        free(at);
+        return efs_fail(err, -ENODEV, "%s: not in a mount of expertfs\nhint: %s`expertctl ls` shows the mounts", path,
+                        S_ISREG(here.st_mode) ? "a store is mounted first: expertfs STORE MOUNTPOINT; " : "");
+    }
+    *root = at;
+    return 0;
+}
+
+errint_t ctl_mount_of(const char *given, char **root, struct efs_error *err)
+{
+    struct ctl_mounts mounts;
+    const struct ctl_mount *mount;
+    struct efs_error why;
+    *root = NULL;
+    errint_t rc = ctl_mount_check_above(given, err);
+    if (rc == 0)
+        rc = mount_above(given, root, err);
+    if ((rc != -ENODEV && rc != -ENOENT) || ctl_mounts_find(&mounts, &why) < 0)
+        return rc;
+    errint_t named = ctl_mount_choose(&mounts, given, &mount, &why);
+    if (named == 0) {
+        rc = ctl_mount_check(mount->path, err);
+        *root = rc == 0 ? strdup(mount->path) : NULL;
+        if (rc == 0 && !*root)
+            rc = efs_fail(err, -ENOMEM, "no memory");
+    } else if (named == -E2BIG || (rc == -ENOENT && !strchr(given, '/'))) {
+        rc = named;
+        *err = why;
+    }
+    ctl_mounts_free(&mounts);
+    return rc;
+}
+
+errint_t ctl_mount_only(char **root, struct efs_error *err)
+{
+    struct ctl_mounts mounts;
+    char names[512] = "";
+    size_t usable = 0, used = 0;
+    *root = NULL;
+    errint_t rc = ctl_mounts_find(&mounts, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < mounts.count; i++) {
+        if (!mounts.mount[i].usable)
+            continue;
+        if (used < sizeof(names))
+            used +=
+                (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", usable ? ", " : "", mounts.mount[i].path);
+        free(usable++ ? NULL : *root);
+        if (usable == 1)
+            *root = strdup(mounts.mount[i].path);
+    }
+    if (usable != 1 || !*root) {
+        rc = usable > 1 ? efs_fail(err, -E2BIG, "which mount? there are %s", names)
+             : usable == 1
+                 ? efs_fail(err, -ENOMEM, "no memory")
+                 : efs_fail(err, -ENOENT, "there is no mount of expertfs%s", mounts.count ? " that you may read" : "");
+    }
+    ctl_mounts_free(&mounts);
+    if (rc == 0)
+        rc = ctl_mount_check(*root, err);
+    if (rc < 0) {
+        free(*root);
+        *root = NULL;
+    }
+    return rc;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rm.c - expertctl rm NAME|STORE: deletes stores that are not mounted. */
+#include "expertctl.h"
+
+#include "interrupt.h"
+#include "mountpoint.h"
+#include "options.h"
+#include "size.h"
+#include "stores.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct arguments {
+    struct tools_arguments given; /* NAME|STORE... */
+    const char *folder;           /* of --store; NULL: the default */
+    bool yes, json;
+};
+
+#define AT(member) offsetof(struct arguments, member)
+static const struct tools_option options[] = {
+    {"store", 0, "DIR", "Folder of stores (default: $XDG_DATA_HOME/expertfs)", TOOLS_TEXT, .at = AT(folder)},
+    {"yes", 'y', NULL, "Do not ask", TOOLS_FLAG, .at = AT(yes)},
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
+    {0}};
+static const struct tools_command command = {
+    .options = options,
+    .arguments = "NAME|STORE...",
+    .help = "Delete stores: NAME as `expertctl ls` prints it, or a path. A store that is mounted is not deleted. After "
+            "--reclaim a store is the only copy of its checkpoint.\v"
+            "Examples:\n  expertctl rm Qwen--Qwen3-30B-A3B\n  expertctl rm --yes "
+            "~/.local/share/expertfs/model-1a2b3c4d.efs",
+    .at = AT(given)};
+
+/* The store that `given` names: a path, or the name of one store in the folder. */
+static errint_t store_find(const char *given, const char *folder, char *path, size_t room, struct efs_error *err)
+{
+    struct dirent **stores;
+    char name[256], names[2048] = "";
+    size_t found = 0;
+    struct stat st;
+    if (stat(given, &st) == 0 && S_ISREG(st.st_mode)) {
+        bool fits = (size_t)snprintf(path, room, "%s", given) < room;
+        return fits ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: %s", given, strerror(ENAMETOOLONG));
+    }
+    int count = ctl_stores_list(folder, &stores);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(ctl_store_name(stores[i]->d_name, name, sizeof(name)), given) == 0) {
+            size_t used = strlen(names);
+            snprintf(path, room, "%s/%s", folder, stores[i]->d_name);
+            snprintf(names + used, sizeof(names) - used, "%s%s", found++ ? ", " : "", stores[i]->d_name);
+        }
+        free(stores[i]);
+    }
+    if (count >= 0)
+        free(stores);
+    return found == 1 ? 0
+           : found    ? efs_fail(err, -E2BIG, "%s: which store? there are %s\nhint: give the path of one", given, names)
+                      : efs_fail(err, -ENOENT, "%s: no store\nhint: `expertctl ls` lists the stores", given);
+}
+
+/* Whether path is a store, also a damaged one, and no mount of this machine serves it. */
+static errint_t store_check(const char *path, const struct ctl_mounts *mounts, struct efs_error *err)
+{
+    struct stat st, mounted;
+    struct efs_store *store = NULL;
+    struct efs_error why;
+    size_t bytes = strlen(path);
+    errint_t rc = efs_store_open(path, &store, &why);
+    bool named = bytes > 4 && strcmp(path + bytes - 4, ".efs") == 0;
+    struct efs_store_info info = {.in_place = true};
+    if (rc == 0) {
+        efs_store_info(store, &info);
+        efs_store_close(store);
+    }
+    if (rc == 0 ? info.in_place : !named)
+        return efs_fail(err, -EINVAL, "%s: not a store", path);
+    if (stat(path, &st) < 0)
+        return efs_fail(err, -errno, "%s: %s", path, strerror(errno));
+    for (size_t i = 0; i < mounts->count; i++)
+        if (stat(mounts->mount[i].source, &mounted) == 0 && mounted.st_ino == st.st_ino && mounted.st_dev == st.st_dev)
+            return efs_fail(err, -EBUSY, "%s: is mounted on %s\nhint: `expertctl down %s` unmounts it", path,
+                            mounts->mount[i].path, mounts->mount[i].path);
+    return 0;
+}
+
+static errint_t ask_user(const char *path, const char *size, struct efs_error *err)
+{
+    char answer[16] = "";
+    if (!isatty(STDIN_FILENO))
+        return efs_fail(err, -EINVAL, "%s: --yes is needed where nobody can be asked", path);
+    fprintf(stderr, "Delete %s, %s? Type yes: ", path, size);
+    if (!tools_interrupt_wait(STDIN_FILENO) || !fgets(answer, sizeof(answer), stdin))
+        fputc('\n', stderr);
+    return strcmp(answer, "yes\n") == 0 ? 0 : efs_fail(err, -ECANCELED, "%s: not deleted", path);
+}
+
+static errint_t store_remove(const struct arguments *a, const char *given, const char *folder,
+                             const struct ctl_mounts *mounts, json_t *removed, struct efs_error *err)
+{
+    char path[4400], size[16];
+    struct stat st = {.st_size = 0};
+    errint_t rc = store_find(given, folder, path, sizeof(path), err);
+    if (rc == 0)
+        rc = store_check(path, mounts, err);
+    if (rc == 0 && stat(path, &st) == 0)
+        tools_size_print((uint64_t)st.st_size, size, sizeof(size));
+    if (rc == 0 && !a->yes)
+        rc = ask_user(path, size, err);
+    if (rc == 0 && unlink(path) < 0)
+        rc = efs_fail(err, -errno, "%s: %s", path, strerror(errno));
+    if (rc < 0)
+        return rc;
+    json_array_append_new(removed, json_pack("{s:s, s:I}", "store", path, "store_bytes", (json_int_t)st.st_size));
+    if (!a->json)
+        printf("%s: deleted, %s\n", path, size);
+    return 0;
+}
+
+static int rm_run(int argc, char **argv)
+{
+    struct arguments a = {.json = false};
+    struct ctl_mounts mounts;
+    struct efs_error err = {""};
+    char folder[4096] = "";
+    int status = CTL_OK;
+    tools_parse(&command, argc, argv, &a);
+    errint_t rc = ctl_mounts_find(&mounts, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    ctl_stores_folder(a.folder, false, folder, sizeof(folder), &err);
+    tools_interrupt_catch();
+    json_t *removed = json_array();
+    for (uint32_t i = 0; i < a.given.count && !tools_interrupted(); i++) {
+        rc = store_remove(&a, a.given.word[i], folder, &mounts, removed, &err);
+        status = rc < 0 ? ctl_fail(rc, &err) : status;
+    }
+    ctl_mounts_free(&mounts);
+    if (a.json && ctl_print_json(json_pack("{s:O}", "removed", removed)) != CTL_OK)
+        status = CTL_FAILED;
+    json_decref(removed);
+    return status;
+}
+
+const struct ctl_command ctl_rm = {"rm", "delete stores", rm_run};
