@@ -82,6 +82,14 @@ static uint64_t name(const void *address)
     return MIX(5, name(load->request), is_job ? UINT64_MAX : offset);
 }
 
+/* The same for an element of a list, which must be allocated. */
+static uint64_t listed(const void *address)
+{
+    if (!heap_block_at(address))
+        fail_msg("a list has an element that was freed");
+    return name(address);
+}
+
 /* Words of a struct that this file does not know. */
 static uint64_t words_hash(const void *data, size_t bytes)
 {
@@ -106,9 +114,8 @@ static uint64_t block_hash(const struct efs_block *block)
 static uint64_t extents_hash(const struct efs *fs)
 {
     const struct efs_extents *all = fs->extents;
-    uint64_t hash =
-        MIX(all->refs, all->long_refs, all->loads[0], all->loads[1], all->loads[2], all->loads[3], all->ahead_bytes,
-            all->scan_bytes, all->loads_growing, all->move.busy, all->reclaiming, all->wanted);
+    uint64_t hash = MIX(all->refs, all->long_refs, all->loads[0], all->loads[1], all->loads[2], all->loads[3],
+                        all->ahead_bytes, all->scan_bytes, all->move.busy, all->reclaiming, all->wanted);
     for (uint32_t i = 0; i < all->count; i++) {
         const struct efs_extent *x = &all->at[i];
         uint64_t flags = x->discard | x->evict_first << 1 | x->prefetched << 2 | x->unrequested << 3 | x->reading << 4 |
@@ -120,7 +127,7 @@ static uint64_t extents_hash(const struct efs *fs)
         hash = MIX(hash, x->state, x->resident, x->protected, x->list, flags, x->refs, x->long_refs, x->ahead_bytes,
                    x->scan_bytes, x->checked, block_hash(&x->e), block_hash(&x->sm));
         for (const struct efs_extent_waiter *w = x->waiters; w; w = w->next)
-            hash = mix(hash, name(w));
+            hash = mix(hash, listed(w));
     }
     for (const struct efs_extent *x = all->waiting; x; x = x->next_waiting)
         hash = MIX(hash, 1, (uint64_t)(x - all->at));
@@ -128,7 +135,7 @@ static uint64_t extents_hash(const struct efs *fs)
         for (uint32_t x = all->lists[i].oldest; x != EFS_NONE; x = efs_lru_newer(&all->lists[i], x))
             hash = mix(hash, x);
     for (const struct efs_extent_waiter *w = all->used_up; w; w = w->next)
-        hash = MIX(hash, 3, name(w));
+        hash = MIX(hash, 3, listed(w));
     if (all->move.busy)
         hash = MIX(hash, all->move.extent, all->move.component, block_hash(&all->move.to));
     return hash;
@@ -148,7 +155,7 @@ static uint64_t full_hash(const struct efs *fs)
         const struct efs_full *f = efs_full_of(fs, e);
         hash = MIX(hash, f->state, f->protected, f->leases, f->readers, memfile_hash(f->memfile));
         for (const struct efs_request_item *item = f->waiters; item; item = item->next_waiter)
-            hash = mix(hash, name(item));
+            hash = mix(hash, listed(item));
     }
     const struct efs_lru *lists[] = {&fs->full->protected, &fs->full->evictable};
     for (unsigned i = 0; i < 2; i++, hash = mix(hash, 1))
@@ -264,7 +271,7 @@ static uint64_t slots_hash(const struct efs *fs)
             hash += MIX(1, words_hash(slot + sizeof(struct efs_slot), stride - sizeof(struct efs_slot)));
     }
     for (const struct efs_slot_waiter *w = slots->waiting.head; w; w = w->next)
-        hash = MIX(hash, name(w));
+        hash = MIX(hash, listed(w));
     return hash;
 }
 
@@ -273,8 +280,7 @@ static uint64_t slots_hash(const struct efs *fs)
 static uint64_t job_hash(const struct efs *fs, const struct efs_job *job)
 {
     const struct efs_extent_load *load = EFS_CONTAINER(job, struct efs_extent_load, failed);
-    const struct heap_block *block = (const struct heap_block *)(const void *)load - 1;
-    if (block->tag == 0 && block->bytes == sizeof(*load) && load->fs == fs)
+    if (load >= fs->extents->load_structs && load < fs->extents->load_structs + fs->extents->loads_max)
         return MIX(1, load->extent, (uint64_t)load->error);
     return MIX(2, (uint64_t)(uintptr_t)job->run, name(job));
 }
@@ -320,7 +326,7 @@ static uint64_t shared_hash(const struct efs *fs)
     for (const struct efs_memfile *memfile = d->memfiles.head; memfile; memfile = memfile->next)
         hash = MIX(hash, 3, memfile_hash(memfile));
     for (const struct efs_request *r = leases->queue.head; r; r = r->next_queued)
-        hash = MIX(hash, 4, name(r));
+        hash = MIX(hash, 4, listed(r));
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         hash = MIX(hash, leases->coded_pins[e], leases->preloading[e]);
     return MIX(hash, leases->last_use, name(leases->open_list));
@@ -398,6 +404,8 @@ void state_check(bool final)
         const struct efs_extent *x = efs_extent(fs, i);
         refs += x->refs;
         granules += x->e.granules + x->sm.granules;
+        unsigned blocks = (x->e.data ? EFS_COMPONENT_E : 0u) | (x->sm.data ? EFS_COMPONENT_SM : 0u);
+        assert_true(blocks == x->resident || (x->state == EFS_EXTENT_LOADING && (blocks & x->resident) == x->resident));
         assert_true(x->refs == 0 || (x->resident == x->required && x->state == EFS_EXTENT_IDLE));
     }
     for (unsigned n = 0; n < world->caller_count; n++) {
