@@ -301,7 +301,7 @@ help:
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
 	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
 	@echo "make bench-papers TRACES=DIR  the tables of the papers beside ours, most of them simulated (ten minutes; 2 GiB of disk)"
-	@echo "make bench-llama  llama.cpp from a mount and from the file, under memory limits (cgroups, so root; 9 GiB of disk)"
+	@echo "make bench-llama  llama.cpp with the backend, under memory limits; goes on where it ended (cgroups, so root; 16 GB of disk)"
 	@echo "make bench-gpu  experts to the memory of a graphics processor, coded over raw (2 GiB of disk)"
 	@echo "make gpu        compile the kernels for graphics processors (nvcc; tools/setup gpu fetches it)"
 	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured;"
@@ -379,7 +379,8 @@ bench-llama:
 	@tools/setup build test runtime
 	@tools/setup-python basic runtimes
 	@$(MAKE) --no-print-directory -j$$(nproc) all
-	@tools/bench/run llama $(BENCH_LLAMA)
+	@tools/bench/run llama_table --prepare
+	@tools/bench/run llama_table $(BENCH_LLAMA)
 
 format:
 	@tools/setup-python basic

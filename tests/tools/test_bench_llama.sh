@@ -47,6 +47,16 @@ for r in rows:
 assert sorted(r["tokens"] for r in rows if r["measure"] == "tokens_per_s" and r["limit"] == "700M") == [2, 3], rows
 P
 [ "$(cat "/sys/class/bdi/$(stat -c %Hd:%Ld "$dir")/read_ahead_kb" 2>/dev/null)" = "$ahead" ] || complain "another read-ahead is left"
+# A quantised file in place, by the backend; rows of a table; the list of the table's rows
+if [ -n "$backend" ]; then
+    bench --limits 700M --quantize Q8_0 --ours backend --budget 200M --seconds 1 || complain "quantised: $(cat "$dir/out")"
+    grep -q 'in place' "$dir/out" || complain "not in place: $(cat "$dir/out")"
+    BUILD=$build tools/bench/run llama_rows --dir "$dir" --size 80MB --batches 3 --limit 600M --rounds 1 >"$dir/out" 2>&1 || complain "rows: $(cat "$dir/out")"
+    grep -q 'ratio to the better mapping' "$dir/out" || complain "no ratio of rows: $(cat "$dir/out")"
+fi
+BUILD=$build tools/bench/run llama_table --dir "$dir" --list >"$dir/out" || complain "the table's rows"
+[ "$(grep -c '%\|none' "$dir/out")" = 24 ] || complain "the table's rows: $(cat "$dir/out")"
+BUILD=$build tools/bench/run llama_table --dir "$dir" no-such-row 2>/dev/null && complain "a row that there is not"
 # A daemon that cannot start is reported, and its cgroup and mount are removed
 bench --limits 700M --options budget=1M
 [ $? = 1 ] || complain "a budget below the floor: exit $?"

@@ -7,8 +7,11 @@ the read-ahead of its disk and with 128 KiB. For each limit the candidates alter
 cgroup, which includes the daemon; all must generate the same tokens. Prints medians, and for each measure the ratio to
 the better plain candidate.
 
---quantize measures a quantised file, such as Q4_K_M. llama.cpp then runs with repacking off in all candidates, so that
-they compute the same bits, and once more as it comes (default), whose tokens may differ."""
+--quantize measures a quantised file, such as Q4_K_M, which is served in place. llama.cpp then runs with repacking off in
+all candidates, so that they compute the same bits, and once more as it comes (default), whose tokens may differ; it runs
+in the first round only, because it is killed or swaps at most limits.
+
+--seconds ends the rounds of a limit when one more would take longer, after at least one."""
 import argparse
 import atexit
 import contextlib
@@ -174,41 +177,39 @@ def forget(path):
 
 
 def prepare(options):
-    """Creates the GGUF file and its store unless they exist. Returns their paths."""
+    """Creates the GGUF file, and its store unless it is quantised, if they do not exist. Returns their paths; those of a
+    quantised file are the same."""
     folder = os.path.join(options.dir, "llama-" + (options.preset or options.size)
                           + ("" if options.weights == "scaled" else "-" + os.path.basename(options.weights)))
     gguf, store = os.path.join(folder, "model.gguf"), folder + ".efs"
     if options.quantize:
-        return quantized(gguf, store, options)
-    make(gguf, store, options)
+        small = f"{folder}-{options.quantize}.gguf"
+        if not os.path.exists(small):
+            quantize(make(gguf, options), small, options.quantize)
+        return small, small
+    if not os.path.exists(store):
+        subprocess.run([tool("mkexpertfs"), "--quiet", "--force", os.path.dirname(make(gguf, options)), store], check=True)
     return gguf, store
 
 
-def make(gguf, store, options):
+def make(gguf, options):
+    """The BF16 file."""
     folder = os.path.dirname(gguf)
-    if not os.path.exists(store):
+    if not os.path.exists(gguf):
         shape = ["--preset", options.preset] if options.preset else [*SHAPE, "--size", options.size]
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([tool("mkmodel"), "--format", "gguf", "--weights", options.weights, *shape,
-                        folder], check=True)
-        subprocess.run([tool("mkexpertfs"), "--quiet", "--force", folder, store], check=True)
+        shutil.rmtree(folder + ".part", ignore_errors=True)
+        subprocess.run([tool("mkmodel"), "--format", "gguf", "--weights", options.weights, *shape, folder + ".part"],
+                       check=True)
+        os.rename(folder + ".part", folder)
+    return gguf
 
 
-def quantized(gguf, store, options):
-    """The same for the quantised file; the BF16 file that it is made from is removed."""
-    folder = f"{os.path.dirname(gguf)}-{options.quantize}"
-    small, packed = os.path.join(folder, "model.gguf"), folder + ".efs"
-    if not os.path.exists(packed):
-        make(gguf, store, options)
-        os.makedirs(folder, exist_ok=True)
-        result = subprocess.run([sys.executable, os.path.join(HERE, "llama_quantize.py"), gguf, small, options.quantize],
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if result.returncode:
-            raise Failed(f"{options.quantize}: {result.stdout.strip()[-500:]}")
-        subprocess.run([tool("mkexpertfs"), "--quiet", "--force", small, packed], check=True)
-        os.unlink(store)
-        shutil.rmtree(os.path.dirname(gguf))
-    return small, packed
+def quantize(gguf, small, ftype):
+    result = subprocess.run([sys.executable, os.path.join(HERE, "llama_quantize.py"), gguf, small + ".part", ftype],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if result.returncode:
+        raise Failed(f"{ftype}: {result.stdout.strip()[-500:]}")
+    os.rename(small + ".part", small)
 
 
 def bytes_of(limit, size):
@@ -277,6 +278,12 @@ def median_of(runs, measure, tokens):
     return statistics.median(r[measure] for r in runs)
 
 
+def spread(runs, measure, tokens):
+    """The least and the largest of a measure, as text."""
+    each = [median_of([run], measure, tokens) for run in runs]
+    return f"{min(each):.2f}-{max(each):.2f}"
+
+
 def tell(name, ours, plain, bar, options, report):
     """Prints a line for each measure: the medians, and the ratios of our candidates to the better plain one, above 1 if
     ours is better. Returns the first ratio of the first line."""
@@ -294,7 +301,8 @@ def tell(name, ours, plain, bar, options, report):
         print(f"   {name if first is None else '':14} {unit:21} " + " ".join(f"{value:8.2f}" for value in own.values())
               + " " + " ".join(f"{other:12.2f}" for other in others.values())
               + "   " + " ".join(f"{value:5.2f}" for value in ratios.values()) + f"   {bar if first is None else '>= 1.0' if not higher and name != 'none, warm' else ''}",
-              flush=True)
+              f"  of {len(next(iter(ours.values())))}: "
+              + " ".join(spread(runs, measure, n) for runs in ours.values()), flush=True)
         report.append({"limit": name, "measure": measure, "tokens": n, **own, "plain": others, "ratio": ratio,
                        "ratios": ratios})
         first = ratio if first is None else first
@@ -307,8 +315,9 @@ def measure(options):
     ours = options.ours
     kinds = [*ours, *options.plain]
     size, report, best, tokens = os.path.getsize(gguf), [], 0, None
-    print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, packed {os.path.getsize(store) / size:.3f}; "
-          f"{max(options.tokens)} tokens, medians of {options.rounds}, taking turns; mount options: "
+    form = "in place" if store == gguf else f"packed {os.path.getsize(store) / size:.3f}"
+    print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, {form}; "
+          f"{max(options.tokens)} tokens, medians of at most {options.rounds}, taking turns; mount options: "
           f"{options.options or 'none'}"
           + (f"; budget of the backend: {options.budget or 'its own'}" if "backend" in ours else ""))
     print(f"   {'memory limit':14} {'':21} " + " ".join(f"{kind:>8}" for kind in ours) + " "
@@ -316,10 +325,15 @@ def measure(options):
           + "   " + ("ratio" if len(ours) == 1 else "ratios") + "   wanted")
     for limit in options.limits.split(","):
         limit_bytes = bytes_of(limit, size)
-        runs = {kind: [] for kind in kinds}
+        runs, begin, longest = {kind: [] for kind in kinds}, time.monotonic(), 0
         for turn in range(options.rounds):
+            now = time.monotonic()
+            if turn and options.seconds and now - begin + longest > options.seconds:
+                break
             for kind in kinds[::-1] if turn % 2 else kinds:
-                runs[kind].append(once(kind, gguf, store, limit_bytes, options))
+                if kind != DEFAULT or turn == 0:
+                    runs[kind].append(once(kind, gguf, store, limit_bytes, options))
+            longest = max(longest, time.monotonic() - now)
         for result in (r for kind in runs if kind != DEFAULT for run in runs[kind] for r in run):
             tokens = tokens or result["tokens"]
             if result["tokens"] != tokens:
@@ -355,6 +369,7 @@ def main():
     parser.add_argument("--prompt", type=int, default=0, help="tokens of the prompt, drawn (0: a sentence of some twenty)")
     parser.add_argument("--weights", default="scaled", help="of mkmodel: scaled (default), normal, heavy, or a checkpoint")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
+    parser.add_argument("--seconds", type=int, default=0, help="most for the rounds of a limit (0: no limit)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")
     parser.add_argument("--options", default="", help="mount options")
     parser.add_argument("--ours", type=kinds_of, default=["mount"], help="of mount,backend,both (mount)")
