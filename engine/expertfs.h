@@ -104,12 +104,14 @@ struct efs_store_info {
     const char *report_json; /* measured by packing; valid until the store is closed; not terminated */
     size_t report_bytes;
     /* The store's file when it was opened: */
-    bool direct;            /* it can be read with O_DIRECT */
+    bool direct; /* it can be read with O_DIRECT */
+    /* Of the store's file. Of a checkpoint in place: mode, those that all its files have; group and mtime, of its first
+     * file; device and inode, of the path that was opened, which may be a directory. */
     unsigned mode;          /* read permissions: bits of 0444, without those that an access control list may deny */
     unsigned group;         /* gid of its group */
     struct timespec mtime;  /* time of its last change */
     uint64_t device, inode; /* st_dev, st_ino */
-    bool in_place; /* a checkpoint that is not packed: no checksums, its file's or first file's mode, times, ... */
+    bool in_place;          /* a checkpoint that is not packed, so that it has no checksums */
 };
 EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info);
 

@@ -245,7 +245,8 @@ check("set --json: the values that are set", json.loads(told.stdout) == {"policy
 told = ctl("set", "--json", "-r", mount.path, "policy", "budget")
 check("set --json --reset", json.loads(told.stdout) == {"policy": "zipmoe", "budget": str(128 << 20)}, told)
 told = json.loads(ctl("verify", "--json", "-q", store).stdout)
-check("verify --json", told["damage"] == [] and told["shards"] > 0 and told["decoded"] is False, told)
+check("verify --json", told["damage"] == [] and told["shards"] > 0 and told["decoded"] is False and
+      told["in_place"] is False, told)
 told = json.loads(ctl("doctor", "--json", mount.path).stdout)
 check("doctor --json", {row["level"] for row in told} <= {"good", "slower", "WRONG"} and
       mount.path in " ".join(row["text"] for row in told), told)

@@ -101,6 +101,8 @@ for what, path, source in (("a GGUF file", f"{gguf}/model.gguf", gguf), ("a fold
         check_mount(what, path, source, packed, options)
 
 print("-- tools")
+told = json.loads(run(ctl, "verify", "--json", "-q", gguf).stdout)
+check("verify --json: in place", told["in_place"] is True and told["damage"] == [], told)
 verified = run(ctl, "verify", gguf)
 check("verify reads all of it, and says that there are no checksums",
       verified.returncode == 0 and "no checksums" in verified.stdout, verified)

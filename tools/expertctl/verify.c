@@ -78,9 +78,9 @@ static int verify_run(int argc, char **argv)
     fflush(stdout); /* the damage before the message */
     efs_store_info(store, &info);
     if (a.json && (rc == 0 || rc == -EUCLEAN))
-        ctl_print_json(json_pack("{s:s, s:I, s:I, s:b, s:o}", "store", *a.store.word, "store_bytes",
+        ctl_print_json(json_pack("{s:s, s:I, s:I, s:b, s:b, s:o}", "store", *a.store.word, "store_bytes",
                                  (json_int_t)info.store_bytes, "shards", (json_int_t)info.shards, "decoded",
-                                 (int)a.decode, "damage", sweep.damage));
+                                 (int)a.decode, "in_place", (int)info.in_place, "damage", sweep.damage));
     else if (rc == 0 && !a.quiet && info.in_place)
         printf("%s: read: %s; a checkpoint that is not packed has no checksums\n", *a.store.word,
                tools_size_print(info.source_bytes, size, sizeof(size)));
