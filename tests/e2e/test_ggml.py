@@ -47,7 +47,7 @@ def client(file, *options, store=None, plugin="path", name="out", **more):
     command = [PYTHON, CLIENT, file, out, *options]
     if more.pop("start", False):
         return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, errors="replace")
+                                stderr=subprocess.STDOUT, text=True, errors="replace", preexec_fn=more.pop("join", None))
     return run(*command, env=environment, timeout=240, preexec_fn=more.pop("join", None))
 
 

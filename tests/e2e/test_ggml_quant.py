@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantised models in llama.cpp with libggml-expertfs.so: experts are computed by the host's kernels on the store's
 bytes. Logits have the same bits as without the backend, with repacking off, of prompts and of single tokens. Little
-memory, a mount, two contexts, the file in place of a store; a model that fits into memory is left to the CPU backend,
+memory, a mount, two contexts, two programs, the file in place of a store; a model that fits into memory is left to the CPU backend,
 which repacks it."""
 from e2e import *
 from test_ggml import PYTHON, SHAPE, client, compare, need_plugin, same
@@ -74,6 +74,32 @@ def limited(source):
         same(f"Q8_0, {limit} MiB of memory", ours, "out", "plain")
 
 
+def shared(model):
+    """Two programs on one mount: what they hold of the model, in the daemon's memory and in the page cache, is in memory
+    once. The rest of a program, such as its KV cache, is its own."""
+    if not os.path.exists("/dev/fuse") or (os.geteuid() and not shutil.which("fusermount3")):
+        return
+    try:
+        cgroup = need_cgroup(None)
+    except SystemExit:
+        note("left out: memory of two programs")
+        return
+    mount = Mount(model, "budget=64M", prefix=cgroup.prefix)
+    running, pages = [], []
+    for _ in range(2):
+        running.append(client(mount / os.path.basename(model), "--wait", "--prompts", "64", plugin="preload", budget=None,
+                              start=True, join=cgroup.join))
+        lines = iter(running[-1].stdout.readline, "")
+        check("a program on the mount has begun", any(line == "begun\n" for line in lines), "")
+        stat = cgroup.stat()
+        pages.append(stat["file"] if cgroup.version == 2 else stat["total_cache"])
+    check("two programs on a mount: pages of the model are in memory once", pages[1] <= 1.1 * pages[0], str(pages))
+    for one in running:
+        out, _ = one.communicate("\n", timeout=120)
+        check("a program on the mount ends", one.returncode == 0, out[-1500:])
+    mount.stop()
+
+
 def options(model, store):
     """--cpu-moe, and an adapter: its products are ggml's, those of the experts the backend's."""
     client(model, "--prompts", "7,64", "--no-repack", plugin=None, name="plain")
@@ -109,6 +135,7 @@ def main():
     if model:
         ways(model, store)
         options(model, store)
+        shared(model)
         limited(source)
         in_place(source)
         repacked(model, store)
