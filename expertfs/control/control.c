@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "daemon.h"
@@ -83,7 +84,9 @@ static void render_config(struct efsd *daemon, FILE *out)
     free(moved);
     fprintf(out, "pid: %d\n", (int)getpid());
     fprintf(out, "started: %lld\n", (long long)daemon->started);
-    fprintf(out, "budget_option: %s\n", options->budget_bytes ? "size" : "auto");
+    char budget[sizeof(daemon->tuning.at_mount[0])] = "";
+    efs_get(daemon->fs, "budget", budget, sizeof(budget));
+    fprintf(out, "budget_option: %s\n", strcmp(budget, "auto") == 0 ? "auto" : "size"); /* the current one */
     render_size(out, "budget", stats.budget_bytes);
     render_size(out, "effective_budget", stats.effective_budget_bytes);
     for (size_t i = 0; i < EFSD_TUNABLES; i++) { /* current values */

@@ -8,7 +8,8 @@ expertctl = program("expertctl")
 HUB = os.path.basename(SCRATCH).replace("_", "-") + "/tiny"
 os.environ.update(HF_HUB_CACHE=scratch("hub"), HOME=scratch("home"))
 snapshot = scratch(f"hub/models--{HUB.replace('/', '--')}/snapshots/0a1b")
-shutil.copytree(make_model("model", *NARROW), snapshot)
+model = make_model("model", *NARROW)
+shutil.copytree(model, snapshot)
 NAME = HUB.replace("/", "--")
 os.chdir(SCRATCH)
 
@@ -41,6 +42,10 @@ says("warmup", 0, "read from the store", "warmup", NAME)
 says("get", 0, "^67108864$", "get", NAME, "budget")
 says("set", 0, "^$", "set", HUB, "budget=65M")
 says("it is set", 0, "^65.0 MiB$", "get", "-h", mount, "budget")
+for value, option in (("auto", "auto"), ("64M", "size")):
+    ctl("set", mount, "budget=" + value)
+    with open(f"{mount}/.expertfs/config") as file:
+        check(f"the current budget: {option}", f"budget_option: {option}\n" in file.read())
 os.mkdir(NAME)
 says("a folder of this name is no mount", 0, f"^{mount} serves ", "status", NAME)
 says("another name", 1, "no mount of expertfs\nhint: did you mean", "status", NAME + "x")
@@ -93,8 +98,16 @@ check("mounted", run(program("expertfs"), "-o", "budget=64M", "model.efs", "mnt"
 says("down", 0, "^$", "down", scratch("mnt"))
 check("the folder is there", os.path.isdir("mnt"), os.listdir("."))
 
+print("-- names that a shell quotes")
+for name in ("two words", "a 'quoted' name", "new\nline"):
+    shutil.copytree(model, name)
+    result = ctl("up", "-o", "budget=64M", name)
+    word = result.stdout.rsplit("expertctl down ", 1)[-1]
+    check(f"{name!r}: one line", result.returncode == 0 and result.stdout.count("\n") == 1, result)
+    check("the shell reads its path", run("bash", "-c", f'"$1" down {word}', "bash", expertctl).returncode == 0, word)
+
 print("-- rm")
-packed = [path for path in files_below(scratch("data")) if path.endswith(".efs")]
+packed = [path for path in files_below(scratch("data")) if path.endswith(".efs") and NAME in path]
 check("one store", len(packed) == 1, packed)
 os.rmdir(NAME)
 check("mounted", ctl("up", "-o", "budget=64M", NAME).returncode == 0)

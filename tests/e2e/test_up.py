@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """expertctl up, down and ls: a model by its directory, file, store, name and name on the Hugging Face Hub; packed once;
 mounted once; what is refused, and that it leaves nothing."""
+import shlex
+
 from e2e import *
 
 need_fuse()
@@ -24,8 +26,9 @@ def up(what, *arguments, packs=False):
     check(f"{what}: {'packed, which is said' if packs else 'nothing is packed'}", packs == ("packing" in result.stderr), result)
     if not line:
         sys.exit(1)
-    check(f"{what}: it is mounted", is_mounted(line[2]), line[2])
-    return line[1], line[2]
+    store, mount = (shlex.split(line[number])[0] for number in (1, 2))
+    check(f"{what}: it is mounted", is_mounted(mount), mount)
+    return store, mount
 
 
 def down(what, *arguments):

@@ -301,6 +301,24 @@ static char *model_mount(const struct arguments *a, const struct ctl_model *mode
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
+/* Prints a path as a word for the shell, on one line. */
+static void print_word(const char *path)
+{
+    static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-:=@%,";
+    bool control = false, quoted = path[strspn(path, safe)] != '\0';
+    for (const char *at = path; *at; at++)
+        control |= (unsigned char)*at < ' ';
+    printf("%s", control ? "$'" : quoted ? "'" : "");
+    for (; *path; path++)
+        if ((unsigned char)*path < ' ')
+            printf("\\%03o", (unsigned)*path);
+        else if (control && strchr("'\\", *path))
+            printf("\\%c", *path);
+        else
+            printf(*path == '\'' ? "'\\''" : "%c", *path);
+    printf("%s", quoted ? "'" : "");
+}
+
 static int print_mount(const struct arguments *a, const struct ctl_model *model, const char *path, const char *config)
 {
     char store[4200], budget[32], option[16];
@@ -312,8 +330,14 @@ static int print_mount(const struct arguments *a, const struct ctl_model *model,
             tools_line_text(config, "serving_path", option, sizeof(option)), "in_place", (int)model->in_place));
     tools_line_text(config, "budget_size", budget, sizeof(budget));
     tools_line_text(config, "budget_option", option, sizeof(option));
-    printf("%s on %s, budget %s%s; next: expertctl status %s, expertctl down %s\n", store, path, budget,
-           strcmp(option, "auto") == 0 ? " (auto)" : "", path, path);
+    print_word(store);
+    printf(" on ");
+    print_word(path);
+    printf(", budget %s%s; next: expertctl status ", budget, strcmp(option, "auto") == 0 ? " (auto)" : "");
+    print_word(path);
+    printf(", expertctl down ");
+    print_word(path);
+    putchar('\n');
     return CTL_OK;
 }
 
