@@ -17,7 +17,7 @@ for document in "$dir"/doc/*.md; do
     done < <(grep -oP '\]\(\K[^)]*' "$document")
 done
 if [ -c /dev/fuse ] && command -v fusermount3 >/dev/null; then
-    PATH=$(dirname "$mkexpertfs"):$PATH EXPERTFS_UNPACKED=1 ran 0 tools/packaging/debian/tests/first-session
+    PATH=$(dirname "$mkexpertfs"):$PATH EXPERTFS_UNPACKED=1 EXPERTFS_README=$PWD/README.md ran 0 tools/packaging/debian/tests/first-session
     says 'a first session: well'
     [ "$bad" = 0 ] || cat "$dir/out" "$dir/err"
 fi
