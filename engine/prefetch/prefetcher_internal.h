@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * prefetcher_internal.h - shared by the files of prefetch: prefetcher.c (settings and texts), prefetcher_sequences.c
- * (observations and hints), prefetcher_queue.c (the queue and its reads), prefetcher_thread.c (the predictor).
+ * (observations and hints), prefetcher_queue.c (the queue and its reads), prefetcher_thread.c (the predictor),
+ * prefetcher_saved.c (files).
  */
 #ifndef EFS_PREFETCHER_INTERNAL_H
 #define EFS_PREFETCHER_INTERNAL_H
@@ -23,8 +24,15 @@
 struct efs_prefetcher_observation {
     uint64_t sequence;
     int64_t now; /* position; EFS_PREFETCHER_NO_POSITION: the sequence has ended */
-    uint32_t layer, count;
+    uint32_t layer, count, state_width;
     bool scored, predict; /* predict: submit the predictions that follow */
+    float *state;         /* [state_width], allocated; NULL: not known */
+};
+
+/* Networks that were trained ahead on hidden states (predict.h, promoe). predictor NULL: none. */
+struct efs_prefetcher_networks {
+    struct efs_predictor *predictor;
+    unsigned width, distances; /* of states; layers ahead */
 };
 
 struct efs_prefetcher_pending_hint {
@@ -96,11 +104,15 @@ struct efs_prefetcher {
     uint32_t *pending;
     /* ring of pending observations for the thread */
     struct efs_prefetcher_observation ring[EFS_PREFETCHER_RING];
-    uint16_t *ring_ids;  /* [EFS_PREFETCHER_RING][EFS_PREFETCHER_IDS] */
-    float *ring_weights; /* [EFS_PREFETCHER_RING][EFS_PREFETCHER_IDS] */
+    uint16_t *ring_ids;                      /* [EFS_PREFETCHER_RING][EFS_PREFETCHER_IDS] */
+    float *ring_weights;                     /* [EFS_PREFETCHER_RING][EFS_PREFETCHER_IDS] */
+    struct efs_prefetcher_networks networks; /* loaded, and not taken by the thread yet */
+    uint32_t state_width;                    /* of the networks; 0: states are not used */
+    uint64_t networks_bytes;                 /* of the networks and the states in the ring */
     uint64_t ring_pushed, ring_popped, ring_dropped;
     /* statistics */
     struct efs_prefetcher_scores scores[EFS_PREFETCHER_DISTANCES + 1]; /* [0]: hints, whose distance is not recorded */
+    uint64_t by_networks;                                              /* layers after which networks predicted */
     uint64_t observed, missed; /* layers; requested experts that were not in memory or only by prefetch */
     unsigned chosen;           /* experts per token, as the predictor assumes; 0: no predictor yet */
     uint64_t predictor_bytes, predictor_most_bytes; /* most: limit, as counted in the budget */
@@ -132,6 +144,14 @@ void efs_prefetcher_update_share(struct efs *fs);
 struct efs_prefetcher_sequence *efs_prefetcher_find_sequence(struct efs_prefetcher *pf, uint64_t id);
 /* Ends all sequences. */
 void efs_prefetcher_end_sequences(struct efs *fs);
+
+/* prefetcher_saved.c; all without lock, errors are logged */
+/* Saves what a predictor has learned in the state directory for the next mount. */
+void efs_prefetcher_save(struct efs *fs, const struct efs_predictor *predictor);
+/* Loads it into a predictor without sequences. If the file is missing or does not fit, the predictor stays empty. */
+void efs_prefetcher_load(struct efs *fs, struct efs_predictor *predictor);
+/* Loads networks of at most 1/64 of the budget (1 MiB if that is less), whose predictor the caller frees. */
+struct efs_prefetcher_networks efs_prefetcher_load_networks(struct efs *fs, uint64_t budget_bytes);
 
 /* prefetcher_thread.c */
 void *efs_prefetcher_thread(void *prefetcher);

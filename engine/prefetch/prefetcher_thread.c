@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prefetcher_thread.c - see prefetcher.h: the thread that owns the predictor. For each observed layer it trains the
- * predictor, scores earlier predictions and submits new ones. If it is slower than the layers, the ring of observations
+ * prefetcher_thread.c - see prefetcher.h: the thread that owns the predictor and the networks. For each observed layer
+ * it trains the predictor, scores earlier predictions and submits new ones, of the networks where the hidden state is
+ * known. If it is slower than the layers, the ring of observations
  * fills up and layers are dropped.
  */
 #include "prefetcher_internal.h"
 
-#include "regular.h"
-#include "state_file.h"
 #include "sys.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +34,7 @@ _Static_assert(ISSUED_MAX * sizeof(struct issued_predictions) <= EFS_PREFETCHER_
 struct predictor_thread {
     struct efs_prefetcher *pf;
     struct efs_predictor *predictor;
+    struct efs_prefetcher_networks networks;
     unsigned chosen, distances;
     uint32_t pass_layers, pass_most; /* layers in this pass; most experts requested by one of them */
     uint64_t learned, saved_ns;      /* layers learned since the last save; time of the last save */
@@ -49,91 +48,6 @@ struct predictor_thread {
 };
 _Static_assert(sizeof(struct predictor_thread) <= EFS_PREFETCHER_THREAD_BYTES, "what the budget counts");
 
-/*
- * The predictor's tables are saved in the state directory for the next mount:
- *
- *     0  "EFSLEARN"    8  u64 content hash, little-endian    16  output of efs_predict_save(), with its checksum
- *
- * Without lock; errors are logged.
- */
-#define MAGIC "EFSLEARN"
-#define HEADER_BYTES 16u
-
-static void saved_header(const struct efs *fs, uint8_t header[HEADER_BYTES])
-{
-    uint64_t hash = htole64(fs->store->sb.content_hash);
-    memcpy(header, MAGIC, 8);
-    memcpy(header + 8, &hash, sizeof(hash));
-}
-
-static errint_t saved_path(const struct efs *fs, char path[EFS_STATE_PATH_BYTES], struct efs_error *err)
-{
-    return efs_state_path("guesses", fs->store->sb.content_hash, "bin", path, EFS_STATE_PATH_BYTES, err);
-}
-
-static void saved_write(struct efs *fs, const struct efs_predictor *predictor)
-{
-    char path[EFS_STATE_PATH_BYTES];
-    struct efs_error err = {""};
-    if (fs->options.no_state)
-        return;
-    errint_t rc = saved_path(fs, path, &err);
-    size_t bytes = HEADER_BYTES + efs_predict_save(predictor, NULL, 0);
-    uint8_t *data = rc == 0 ? efs_sys_malloc(bytes) : NULL;
-    if (rc == 0 && !data)
-        rc = efs_fail(&err, -ENOMEM, "%s: no memory", path);
-    if (rc == 0) {
-        saved_header(fs, data);
-        efs_predict_save(predictor, data + HEADER_BYTES, bytes - HEADER_BYTES);
-        rc = efs_state_save(path, data, bytes, &err);
-    }
-    if (rc < 0)
-        efs_log(fs, EFS_LOG_WARNING, "what was learned for guesses is not saved: %s", err.text);
-    free(data);
-}
-
-static int saved_read_piece(void *from, uint64_t at, void *bytes, size_t size)
-{
-    return efs_sys_pread_all(*(const int *)from, bytes, size, HEADER_BYTES + at);
-}
-
-static errint_t saved_read(const struct efs *fs, int fd, uint64_t bytes, struct efs_predictor *predictor)
-{
-    uint8_t wanted[HEADER_BYTES], header[HEADER_BYTES];
-    if (bytes < HEADER_BYTES)
-        return -EINVAL;
-    errint_t rc = efs_sys_pread_all(fd, header, HEADER_BYTES, 0);
-    saved_header(fs, wanted);
-    if (rc == 0 && memcmp(header, wanted, HEADER_BYTES) != 0)
-        rc = -EINVAL;
-    return rc < 0 ? rc : efs_predict_load_from(predictor, saved_read_piece, &fd, bytes - HEADER_BYTES);
-}
-
-/* Loads saved tables into a predictor without sequences. If the file is missing or does not fit, the predictor stays
- * empty. */
-static void saved_load(struct efs *fs, struct efs_predictor *predictor)
-{
-    char path[EFS_STATE_PATH_BYTES];
-    struct efs_error err = {""};
-    struct stat st;
-    if (fs->options.no_state || saved_path(fs, path, &err) < 0)
-        return;
-    int fd = efs_regular_open_path(path, &st, &err);
-    if (fd == -ENOENT)
-        return;
-    if (fd < 0) {
-        efs_log(fs, EFS_LOG_WARNING, "what was learned for guesses is not used: %s", err.text);
-        return;
-    }
-    errint_t rc = saved_read(fs, fd, (uint64_t)st.st_size, predictor);
-    efs_sys_close(fd);
-    if (rc == -EINVAL)
-        efs_log(fs, EFS_LOG_INFO, "guesses begin anew: %s is of another store or predictor", path);
-    else if (rc < 0)
-        efs_log(fs, EFS_LOG_WARNING, "what was learned for guesses is not used: %s: %s", path,
-                rc == -EUCLEAN ? "damaged; it is replaced when the store is closed" : strerror(-rc));
-}
-
 /* Saves the tables if SAVE_PASSES passes were learned since the last save. Without lock. */
 static void predictor_thread_save(struct predictor_thread *t)
 {
@@ -141,7 +55,7 @@ static void predictor_thread_save(struct predictor_thread *t)
     t->saved_ns = efs_now_ns();
     if (!t->predictor || t->learned < (uint64_t)SAVE_PASSES * efs_cache_layers(fs))
         return;
-    saved_write(fs, t->predictor);
+    efs_prefetcher_save(fs, t->predictor);
     t->learned = 0;
 }
 
@@ -178,7 +92,7 @@ static void predictor_thread_replace(struct predictor_thread *t, unsigned chosen
     t->learned = 0;
     t->saved_ns = efs_now_ns();
     if (t->predictor)
-        saved_load(fs, t->predictor);
+        efs_prefetcher_load(fs, t->predictor);
     efs_lock(fs);
     pf->chosen = chosen;
     pf->predictor_error = rc;
@@ -265,12 +179,27 @@ static int drop_missing_experts(const struct predictor_thread *t, struct efs_pre
     return kept;
 }
 
-/* Predicts the next layers. Without lock. Returns the number of predictions. */
-static uint32_t predictor_thread_predict(struct predictor_thread *t)
+/* One sequence of the networks serves all: they predict from its last state alone. */
+#define NETWORKS_SEQUENCE 0u
+
+/* Passes the state of the observation to the networks. false: no state, or no networks. */
+static bool networks_observe(struct predictor_thread *t, struct efs_predict_observation seen)
+{
+    seen.state = t->o.state;
+    return t->networks.predictor && seen.state && t->o.state_width == t->networks.width &&
+           efs_predict_observe(t->networks.predictor, NETWORKS_SEQUENCE, &seen) == 0;
+}
+
+/* Predicts the next layers, by the networks if they have the state. Without lock. Returns the number of predictions. */
+static uint32_t predictor_thread_predict(struct predictor_thread *t, bool by_networks)
 {
     uint32_t count = 0, room = 4 * t->chosen < EFS_PREFETCHER_PER_LAYER ? 4 * t->chosen : EFS_PREFETCHER_PER_LAYER;
     for (uint8_t d = 1; d <= t->distances; d++) {
-        int n = efs_predict(t->predictor, t->o.sequence, d, t->predictions + count, room, NULL);
+        int n = 0;
+        if (by_networks && d <= t->networks.distances)
+            n = efs_predict(t->networks.predictor, NETWORKS_SEQUENCE, d, t->predictions + count, room, NULL);
+        if (n <= 0) /* the networks predict no layer of the next token */
+            n = efs_predict(t->predictor, t->o.sequence, d, t->predictions + count, room, NULL);
         if (n < 0)
             continue;
         n = drop_missing_experts(t, t->predictions + count, n);
@@ -327,11 +256,13 @@ static void predictor_thread_handle(struct predictor_thread *t)
     if (t->predictor)
         predictor_thread_begin_sequence(t);
     if (t->predictor && efs_predict_observe(t->predictor, t->o.sequence, &seen) == 0) {
+        bool by_networks = networks_observe(t, seen);
         t->learned++;
         efs_lock(fs);
         score_due_predictions(t);
+        t->pf->by_networks += by_networks;
         efs_unlock(fs);
-        count = predictor_thread_predict(t);
+        count = predictor_thread_predict(t, by_networks);
     }
     if (!count || !t->o.predict)
         return;
@@ -346,9 +277,25 @@ static void ring_pop(struct predictor_thread *t)
     struct efs_prefetcher *pf = t->pf;
     size_t at = pf->ring_popped++ % EFS_PREFETCHER_RING;
     t->o = pf->ring[at];
+    pf->ring[at].state = NULL;
     memcpy(t->ids, pf->ring_ids + at * EFS_PREFETCHER_IDS, t->o.count * sizeof(t->ids[0]));
     if (t->o.scored)
         memcpy(t->weights, pf->ring_weights + at * EFS_PREFETCHER_IDS, t->o.count * sizeof(t->weights[0]));
+}
+
+/* Takes the networks that were loaded; t->networks was freed. Lock held. */
+static void networks_take(struct predictor_thread *t)
+{
+    t->networks = t->pf->networks;
+    t->pf->networks = (struct efs_prefetcher_networks){0};
+    if (t->networks.predictor)
+        efs_predict_begin(t->networks.predictor, NETWORKS_SEQUENCE);
+}
+
+static void networks_free(struct predictor_thread *t)
+{
+    efs_predictor_free(t->networks.predictor);
+    t->networks = (struct efs_prefetcher_networks){0};
 }
 
 void *efs_prefetcher_thread(void *arg)
@@ -362,8 +309,8 @@ void *efs_prefetcher_thread(void *arg)
         efs_log(fs, EFS_LOG_WARNING, "nothing is predicted: no memory");
     efs_lock(fs);
     while (t && !pf->stop) {
-        bool is_off = t->chosen && !pf->on, idle = pf->ring_pushed == pf->ring_popped;
-        if (idle && !is_off) {
+        bool is_off = (t->chosen || t->networks.predictor) && !pf->on, idle = pf->ring_pushed == pf->ring_popped;
+        if (idle && !is_off && !pf->networks.predictor) {
             pthread_cond_wait(&pf->wake, &fs->lock);
             continue;
         }
@@ -371,19 +318,27 @@ void *efs_prefetcher_thread(void *arg)
             ring_pop(t);
         if (is_off)
             pf->chosen = 0;
+        bool take = pf->networks.predictor;
         efs_unlock(fs);
         if (is_off || efs_now_ns() - t->saved_ns > SAVE_NS)
             predictor_thread_save(t);
         if (is_off)
             predictor_thread_reset(t);
+        if (is_off || take)
+            networks_free(t);
         if (!idle)
             predictor_thread_handle(t);
+        free(t->o.state);
+        t->o.state = NULL;
         efs_lock(fs);
+        if (take)
+            networks_take(t);
     }
     efs_unlock(fs);
     if (t) {
         predictor_thread_save(t);
         predictor_thread_reset(t);
+        networks_free(t);
     }
     free(t);
     return NULL;

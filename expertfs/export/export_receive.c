@@ -245,9 +245,12 @@ static bool client_handle_routing(struct efsd_export_client *s, const struct efs
     uint32_t experts[EFS_EXPORT_ROUTED];
     float weights[EFS_EXPORT_ROUTED];
     struct efs_error err = {.text = ""};
-    if (r->head.count > EFS_EXPORT_ROUTED ||
-        bytes != offsetof(struct efs_export_routing, item) + r->head.count * sizeof(r->item[0]) ||
-        !memchr(r->stack, '\0', sizeof(r->stack)))
+    if (bytes < offsetof(struct efs_export_routing, item) || r->head.count > EFS_EXPORT_ROUTED ||
+        r->state_width > EFS_EXPORT_STATE)
+        return false;
+    const size_t state_at = offsetof(struct efs_export_routing, item) + r->head.count * sizeof(r->item[0]);
+    const float *state = (const void *)((const uint8_t *)r + state_at);
+    if (bytes != state_at + r->state_width * sizeof(*state) || !memchr(r->stack, '\0', sizeof(r->stack)))
         return false;
     for (uint32_t i = 0; i < r->head.count; i++) {
         experts[i] = r->item[i].expert;
@@ -259,7 +262,9 @@ static bool client_handle_routing(struct efsd_export_client *s, const struct efs
                                         .tokens = r->tokens,
                                         .count = r->head.count,
                                         .experts = experts,
-                                        .weights = r->weighed ? weights : NULL};
+                                        .weights = r->weighed ? weights : NULL,
+                                        .state = r->state_width ? state : NULL,
+                                        .state_width = r->state_width};
     if (!s->observer)
         s->observer = efs_routing_observer(daemon->fs);
     errint_t rc = efs_routing_submit(daemon->fs, s->observer, r->head.kind == EFS_EXPORT_HINT, &routing, &err);
@@ -272,6 +277,7 @@ union packet {
     struct efs_export_head head;
     struct efs_export_ask ask;
     struct efs_export_routing routing;
+    uint8_t bytes[sizeof(struct efs_export_routing) + EFS_EXPORT_STATE * sizeof(float)];
 };
 
 /* Processes a packet. false: it is malformed; the caller disconnects the client. */

@@ -67,7 +67,7 @@ struct end {
 static void reply(const struct end *s, int fd, struct efs_export_answer answer, int with)
 {
     answer.head = (struct efs_export_head){s->manner == OTHER_LENGTH ? 8 : sizeof(answer),
-                                           s->manner == OTHER_VERSION ? 7 : EFS_EXPORT_VERSION,
+                                           EFS_EXPORT_VERSION + (s->manner == OTHER_VERSION),
                                            s->manner == OTHER_KIND ? 77 : EFS_EXPORT_ANSWER, 1};
     answer.tag += s->manner == UNKNOWN_TAG ? 100 : 0;
     fake_daemon_send(fd, &answer, s->manner == SHORT_PACKET ? sizeof(answer) - 8 : sizeof(answer), with);

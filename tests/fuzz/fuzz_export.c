@@ -114,7 +114,7 @@ static void send_all(int fd, const uint8_t *data, size_t size)
             break;
         case EFS_EXPORT_OBSERVE:
         case EFS_EXPORT_HINT:
-            head.count = (uint32_t)(bytes > 48 ? (bytes - 48) / 8 : 0);
+            head.count = (uint32_t)(bytes > 56 ? (bytes - 56) / 8 : 0);
             break;
         default:
             head.count = (uint32_t)(bytes > 40 ? (bytes - 40) / 12 : 0);
