@@ -33,6 +33,7 @@ struct heap {
 
 static struct heap *heap;
 static bool enabled, tracking;
+static size_t used_before; /* snapshot_begin() */
 
 /* Pages that were written since snapshot_begin(), and their content before. */
 static uint32_t written[PAGES_MAX];
@@ -75,6 +76,16 @@ void heap_tag(uint32_t actor)
     heap->tag = (uint64_t)actor << 32;
 }
 
+uint64_t heap_tag_get(void)
+{
+    return heap->tag;
+}
+
+void heap_tag_set(uint64_t tag)
+{
+    heap->tag = tag;
+}
+
 const struct heap_block *heap_live(void)
 {
     return heap->live;
@@ -93,7 +104,7 @@ static void *heap_alloc(size_t bytes)
         size_class++;
     if (size_class == CLASSES || bytes > UINT32_MAX)
         abort();
-    struct heap_block *block = heap->free[size_class];
+    struct heap_block *block = tracking ? NULL : heap->free[size_class];
     if (block) {
         heap->free[size_class] = block->next;
     } else {
@@ -122,8 +133,10 @@ static void heap_free(void *memory)
         if (block->next)
             block->next->link = block->link;
     }
-    if (!tracking || block->tag) /* memory from before snapshot_begin() is not reused, so that names stay unique */
-        block->next = heap->free[block->size_class], heap->free[block->size_class] = block;
+    if (tracking) /* not reused: a stale pointer to it is in no other block */
+        return;
+    block->next = heap->free[block->size_class];
+    heap->free[block->size_class] = block;
 }
 
 const struct heap_block *heap_block_at(const void *address)
@@ -132,6 +145,18 @@ const struct heap_block *heap_block_at(const void *address)
     while (block && (uintptr_t)address - (uintptr_t)(block + 1) >= block->bytes)
         block = block->next;
     return block;
+}
+
+bool heap_is_free(const void *address)
+{
+    return heap_contains(address) && (const uint8_t *)address >= (const uint8_t *)heap + used_before &&
+           !heap_block_at(address);
+}
+
+bool heap_is_half(uint32_t half)
+{
+    uint32_t first = (uint32_t)(uintptr_t)((const uint8_t *)heap + used_before);
+    return half - first < (uint32_t)(heap->used - used_before);
 }
 
 void *__wrap_malloc(size_t bytes)
@@ -207,13 +232,16 @@ static void on_fault(int signal_number, siginfo_t *info, void *context)
 
 void snapshot_begin(void)
 {
-    struct sigaction action = {.sa_flags = SA_SIGINFO | SA_NODEFER, .sa_sigaction = on_fault};
+    struct sigaction action = {.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK, .sa_sigaction = on_fault};
     if (!original)
         original =
             mmap(NULL, PAGES_MAX * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (original == MAP_FAILED || sigaction(SIGSEGV, &action, NULL) < 0)
+    static uint8_t stack[64 << 10]; /* a page of the current stack may be the one that is written */
+    const stack_t alternate = {.ss_sp = stack, .ss_size = sizeof(stack)};
+    if (original == MAP_FAILED || sigaltstack(&alternate, NULL) < 0 || sigaction(SIGSEGV, &action, NULL) < 0)
         abort();
     written_count = 0;
+    used_before = heap->used;
     tracking = true;
     heap_tag(1);
     if (mprotect(heap, HEAP_BYTES, PROT_READ) < 0)

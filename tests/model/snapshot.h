@@ -28,11 +28,18 @@ void heap_begin(void);
 void heap_enable(bool on);
 /* Allocations from here on belong to this actor, a number from 1 on. */
 void heap_tag(uint32_t actor);
+/* Both with the number of allocations since then. */
+uint64_t heap_tag_get(void);
+void heap_tag_set(uint64_t tag);
 /* The live blocks that were allocated since snapshot_begin(). */
 const struct heap_block *heap_live(void);
 /* The live block that contains the address; NULL: none, or it has no tag. */
 const struct heap_block *heap_block_at(const void *address);
 bool heap_contains(const void *address);
+/* Whether the address is in no block that is allocated, in memory that was given out since snapshot_begin(). */
+bool heap_is_free(const void *address);
+/* Whether the number may be one half of an address in that memory. */
+bool heap_is_half(uint32_t half);
 
 /* ---- snapshots ---- */
 

@@ -16,6 +16,7 @@
 #include "policy_internal.h"
 #include "slots.h"
 #include "snapshot.h"
+#include "threads.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,8 +68,22 @@ static uint64_t request_name(const struct heap_block *block)
     return r->arrived && r->use == EFS_MEMFILE_EXPORTED ? MIX(1, name(r->items[0].arg)) : MIX(2, block->tag);
 }
 
+/* The structs of loads are interchangeable: named by their extents. */
+static const struct efs_extent_load *load_at(const void *address)
+{
+    const struct efs_extents *extents = world->fs->extents;
+    const uint8_t *first = (const uint8_t *)extents->load_structs;
+    size_t offset = (size_t)((const uint8_t *)address - first);
+    return offset < extents->loads_max * sizeof(*extents->load_structs)
+               ? extents->load_structs + offset / sizeof(*extents->load_structs)
+               : NULL;
+}
+
 static uint64_t name(const void *address)
 {
+    const struct efs_extent_load *of = load_at(address);
+    if (of)
+        return MIX(6, of->extent, (uint64_t)((const uint8_t *)address - (const uint8_t *)of));
     const struct heap_block *block = heap_contains(address) ? heap_block_at(address) : NULL;
     if (!block)
         return (uint64_t)(uintptr_t)address;
@@ -95,9 +110,11 @@ static uint64_t words_hash(const void *data, size_t bytes)
 {
     uint64_t hash = bytes;
     const uint64_t *word = data;
-    for (size_t i = 0; i < bytes / 8; i++)
-        hash = mix(hash,
-                   heap_contains((const void *)(uintptr_t)word[i]) ? name((const void *)(uintptr_t)word[i]) : word[i]);
+    for (size_t i = 0; i < bytes / 8; i++) {
+        const void *address = (const void *)(uintptr_t)word[i];
+        uint64_t other = heap_is_half((uint32_t)word[i]) ? word[i] >> 32 : word[i]; /* the rest of an address */
+        hash = mix(hash, !heap_contains(address) ? other : heap_is_free(address) ? 0 : name(address));
+    }
     return hash;
 }
 
@@ -277,10 +294,10 @@ static uint64_t slots_hash(const struct efs *fs)
 
 /* ---- jobs and reads that are queued ---- */
 
-static uint64_t job_hash(const struct efs *fs, const struct efs_job *job)
+static uint64_t job_hash(const struct efs_job *job)
 {
-    const struct efs_extent_load *load = EFS_CONTAINER(job, struct efs_extent_load, failed);
-    if (load >= fs->extents->load_structs && load < fs->extents->load_structs + fs->extents->loads_max)
+    const struct efs_extent_load *load = load_at(job);
+    if (load)
         return MIX(1, load->extent, (uint64_t)load->error);
     return MIX(2, (uint64_t)(uintptr_t)job->run, name(job));
 }
@@ -307,7 +324,7 @@ static uint64_t queued_hash(const struct efs *fs)
 {
     uint64_t hash = 0;
     for (unsigned i = 0; i < one_thread->job_count; i++)
-        hash += job_hash(fs, one_thread->jobs[i]);
+        hash += job_hash(one_thread->jobs[i]);
     for (unsigned i = 0; i < one_thread->read_count; i++)
         hash += read_hash(fs, one_thread->reads[i]);
     return hash;
@@ -344,11 +361,21 @@ static uint64_t callers_hash(void)
     return hash;
 }
 
+uint64_t state_step_name(struct step step)
+{
+    if (step.kind == STEP_JOB)
+        return MIX(1, job_hash(one_thread->jobs[step.at]));
+    if (step.kind == STEP_READ || step.kind == STEP_READ_FAILS)
+        return MIX(2, step.kind, read_hash(world->fs, one_thread->reads[step.at]));
+    return MIX(3, step.kind, step.at, step.item);
+}
+
 uint64_t state_hash(void)
 {
     const struct efs *fs = world->fs;
-    return MIX(callers_hash(), extents_hash(fs), full_hash(fs), budget_hash(fs), cache_hash(fs), blocks_hash(fs),
-               slots_hash(fs), queued_hash(fs), shared_hash(fs));
+    return MIX(world->threads ? threads_hash(world->threads, words_hash) : 0, callers_hash(), extents_hash(fs),
+               full_hash(fs), budget_hash(fs), cache_hash(fs), blocks_hash(fs), slots_hash(fs), queued_hash(fs),
+               shared_hash(fs));
 }
 
 /* ---- invariants ---- */

@@ -5,6 +5,9 @@
  * state that was seen (state.c) is not explored again. In every state the invariants hold, a state without a next step
  * is final, and there nothing is held.
  *
+ * Steps are atomic in the first test; in the second one, a step is suspended where it takes the engine's lock, and
+ * other steps run before it goes on.
+ *
  * EFS_TEST_STATES is the limit of states for each configuration. EFS_TEST_PLAN runs one by its name, also one of the
  * long tier. A failure prints the steps that lead to it.
  */
@@ -17,7 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define STATES (SANITIZED ? 20000 : 1000000) /* limit for each configuration */
+#define STATES (SANITIZED ? 50000 : 1000000) /* limit for each configuration */
 #define DEPTH_MAX 512u
 #define SAMPLE_EVERY 256u /* see sample() */
 #define SAMPLES_MAX (1u << 20)
@@ -323,19 +326,32 @@ static int explained(void **state)
     return 0;
 }
 
-TEST_WITH(all_orders, NULL, explained)
+static void explore_all(unsigned threads, uint64_t limit)
 {
     const char *states = getenv("EFS_TEST_STATES"), *only = getenv("EFS_TEST_PLAN");
-    uint64_t limit = states ? strtoull(states, NULL, 10) : STATES;
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
-        if (only ? strcmp(only, plans[i].name) != 0 : plans[i].is_long)
+        struct model_plan plan = plans[i];
+        if (only ? strcmp(only, plan.name) != 0 : plan.is_long)
             continue;
-        explore(&plans[i], limit);
-        print_counts(&plans[i]);
+        plan.threads = threads;
+        explore(&plan, states ? strtoull(states, NULL, 10) : limit);
+        print_counts(&plan);
         sum += counts.states;
     }
     print_message("%llu states\n", (unsigned long long)sum);
+}
+
+TEST_WITH(all_orders, NULL, explained)
+{
+    explore_all(0, STATES);
+}
+
+/* A second thread may run before each taking of the lock. */
+TEST_WITH(all_orders_of_two_threads, NULL, explained)
+{
+    if (!SANITIZED) /* sanitizers do not know the stacks of threads.h */
+        explore_all(1, STATES / 5);
 }
 
 TEST_WITH(the_piecewise_rule_deadlocks, NULL, explained)

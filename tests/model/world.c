@@ -5,6 +5,7 @@
 #include "budget.h"
 #include "fixture.h"
 #include "snapshot.h"
+#include "threads.h"
 #include "wrapped.h"
 
 #include <errno.h>
@@ -16,6 +17,9 @@
 #include <cmocka.h>
 
 #define MIB (1ull << 20)
+#define OWNER_IO 100u /* owners of steps that are suspended; callers: their numbers */
+#define OWNER_WORKER 101u
+#define OWNER_BUDGET 102u
 #define ACTOR_ENGINE 1u /* jobs and completions */
 #define ACTOR_CALLER 2u /* and the callers after the first */
 
@@ -66,12 +70,16 @@ void world_open(const struct model_plan *plan)
     set_budget(world->budget_bytes);
     while (one_thread->job_count > 0) /* that opening has left */
         one_thread_run(0);
+    if (plan->threads)
+        world->threads = threads_new(&(struct threads_options){.suspended_max = plan->threads, .lock = &fs->lock});
     snapshot_begin();
 }
 
 void world_close(void)
 {
     snapshot_end();
+    if (world->threads)
+        threads_free(world->threads);
     efs_close(world->fs);
     free(world->granules);
     free(world);
@@ -270,12 +278,19 @@ static void caller_cancel(unsigned n, uint32_t item)
             caller_drop(n, i);
 }
 
+static bool is_suspended(uint32_t owner)
+{
+    return world->threads && threads_has(world->threads, owner);
+}
+
 /* Ends callers that have nothing left to do, and forgets requests that the engine has freed. */
 static void callers_settle(void)
 {
     for (unsigned n = 0; n < world->caller_count; n++) {
         struct caller *c = &world->callers[n];
         const struct caller_plan *p = plan_of(n);
+        if (is_suspended(n))
+            continue;
         const struct heap_block *block = c->request ? heap_block_at(c->request) : NULL;
         if (c->request && (!block || block->tag >> 32 != ACTOR_CALLER + n))
             c->request = NULL;
@@ -301,6 +316,8 @@ static unsigned caller_steps(unsigned n, struct step steps[STEPS_MAX], unsigned 
 {
     const struct caller_plan *p = plan_of(n);
     const struct caller *c = &world->callers[n];
+    if (is_suspended(n))
+        return count;
     if (c->stage == STAGE_NEW && (!p->after || world->callers[p->after - 1].stage == STAGE_DONE))
         return add(steps, count, STEP_BEGIN, n, 0);
     if (c->stage != STAGE_RUNNING)
@@ -349,7 +366,7 @@ unsigned world_steps(struct step steps[STEPS_MAX])
     unsigned count = 0;
     for (unsigned i = 0; i < one_thread->job_count; i++)
         count = add(steps, count, STEP_JOB, i, 0);
-    for (unsigned i = 0; i < one_thread->read_count; i++) {
+    for (unsigned i = 0; i < one_thread->read_count && !is_suspended(OWNER_IO); i++) {
         if (read_is_second(i))
             continue;
         count = add(steps, count, STEP_READ, i, 0);
@@ -358,8 +375,11 @@ unsigned world_steps(struct step steps[STEPS_MAX])
     }
     for (unsigned n = 0; n < world->caller_count; n++)
         count = caller_steps(n, steps, count);
-    if (world->plan->shrink_segments && world->shrunk < 2)
+    if (world->plan->shrink_segments && world->shrunk < 2 && !is_suspended(OWNER_BUDGET))
         count = add(steps, count, STEP_BUDGET, 0, 0);
+    for (unsigned i = 0; i <= THREADS_MAX && world->threads; i++)
+        if (threads_is_suspended(world->threads, i))
+            count = add(steps, count, STEP_RESUME, i, 0);
     return count;
 }
 
@@ -380,7 +400,7 @@ static void run_budget(void)
     set_budget(world->budget_bytes - (world->shrunk == 1 ? less : 0));
 }
 
-void world_run(struct step step)
+static void run_step(struct step step)
 {
     heap_tag(step.kind >= STEP_BEGIN && step.kind <= STEP_CANCEL ? ACTOR_CALLER + step.at : ACTOR_ENGINE);
     switch ((enum step_kind)step.kind) {
@@ -406,7 +426,33 @@ void world_run(struct step step)
     case STEP_BUDGET:
         run_budget();
         break;
+    case STEP_RESUME:
+        break;
     }
+}
+
+static uint32_t owner_of(struct step step)
+{
+    return step.kind == STEP_JOB                                    ? OWNER_WORKER
+           : step.kind == STEP_READ || step.kind == STEP_READ_FAILS ? OWNER_IO
+           : step.kind == STEP_BUDGET                               ? OWNER_BUDGET
+                                                                    : step.at;
+}
+
+static void run_packed(uint64_t packed)
+{
+    run_step((struct step){(uint8_t)packed, (uint16_t)(packed >> 8), (uint8_t)(packed >> 24)});
+}
+
+void world_run(struct step step)
+{
+    uint64_t packed = step.kind | (uint64_t)step.at << 8 | (uint64_t)step.item << 24;
+    if (step.kind == STEP_RESUME)
+        threads_resume(world->threads, step.at);
+    else if (world->threads)
+        threads_run(world->threads, owner_of(step), state_step_name(step), run_packed, packed);
+    else
+        run_step(step);
     callers_settle();
 }
 
@@ -429,17 +475,22 @@ bool world_is_final(void)
     bool final = one_thread->job_count == 0 && one_thread->read_count == 0;
     for (unsigned n = 0; n < world->caller_count; n++)
         final = final && world->callers[n].stage == STAGE_DONE;
+    for (unsigned i = 0; i <= THREADS_MAX && world->threads; i++)
+        final = final && !threads_is_suspended(world->threads, i);
     return final;
 }
 
 void world_describe(struct step step, char *text, size_t bytes)
 {
-    static const char *const names[] = {"job", "read", "read fails", "begin", "drop", "release", "cancel", "budget"};
+    static const char *const names[] = {"job",     "read",   "read fails", "begin", "drop",
+                                        "release", "cancel", "budget",     "resume"};
     if (step.kind == STEP_READ || step.kind == STEP_READ_FAILS)
         snprintf(text, bytes, "%s at offset %llu", names[step.kind],
                  (unsigned long long)one_thread->reads[step.at]->offset);
     else if (step.kind == STEP_JOB)
         snprintf(text, bytes, "job %u of %u", step.at, one_thread->job_count);
+    else if (step.kind == STEP_RESUME)
+        snprintf(text, bytes, "thread %u goes on", step.at);
     else
         snprintf(text, bytes, "%s of caller %u, expert %u", names[step.kind], step.at, step.item);
 }

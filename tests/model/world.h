@@ -43,6 +43,7 @@ struct model_plan {
     unsigned segments, memfiles; /* the budget, above fixed memory */
     unsigned shrink_segments;    /* the budget is lowered by this number of segments once, and raised again; 0: never */
     bool fails;                  /* one read fails with -EIO */
+    unsigned threads;            /* steps that may be suspended at a time, where they take the lock; 0: none */
     bool is_long;                /* many states: only in the long tier */
     bool piecewise;              /* a fault: requests get memory expert by expert, and wait while they hold some */
     struct caller_plan callers[CALLERS_MAX];
@@ -71,23 +72,34 @@ struct slot_tag {
 struct world {
     struct one_thread thread;
     struct efs *fs;
+    struct threads *threads; /* NULL: steps are not interrupted */
     const struct model_plan *plan;
     uint64_t budget_bytes;
     unsigned caller_count;
     struct caller callers[CALLERS_MAX];
-    bool failed, cancelled; /* a read, a caller */
-    uint8_t shrunk;         /* 0: not yet; 1: now; 2: raised again */
-    uint8_t memfile_tags[MEMFILES_MAX];
-    bool memfile_used[MEMFILES_MAX];
+    bool failed, cancelled;                 /* a read, a caller */
+    uint8_t shrunk;                         /* 0: not yet; 1: now; 2: raised again */
+    uint8_t memfile_tags[MEMFILES_MAX + 1]; /* the last: of no memory file */
+    bool memfile_used[MEMFILES_MAX + 1];
     struct slot_tag slots[SLOTS_MAX];
     uint8_t *granules; /* tags of the chunk pool, by segment and granule */
 };
 
-enum step_kind { STEP_JOB, STEP_READ, STEP_READ_FAILS, STEP_BEGIN, STEP_DROP, STEP_RELEASE, STEP_CANCEL, STEP_BUDGET };
+enum step_kind {
+    STEP_JOB,
+    STEP_READ,
+    STEP_READ_FAILS,
+    STEP_BEGIN,
+    STEP_DROP,
+    STEP_RELEASE,
+    STEP_CANCEL,
+    STEP_BUDGET,
+    STEP_RESUME
+};
 
 struct step {
     uint8_t kind; /* enum step_kind */
-    uint16_t at;  /* index of a job, a read or a caller */
+    uint16_t at;  /* index of a job, a read, a caller or a thread */
     uint8_t item; /* ITEMS_MAX: all */
 };
 
@@ -118,6 +130,8 @@ void bytes_set_memfile(size_t bytes); /* of the largest memory file */
 /* A hash of the state. States with the same hash have the same next steps, which lead to states with the same hashes:
  * addresses, clocks and statistics are not part of it. */
 uint64_t state_hash(void);
+/* A name of what the step does. */
+uint64_t state_step_name(struct step step);
 /* What happens in a state, for a count of what the explorer has reached. */
 #define SITUATIONS(X)                                                                                                  \
     X(waiting) X(oversize) X(starved) X(extents_wait) X(uncached) X(retiring) X(moving) X(filling) X(blocking)

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -87,11 +88,12 @@ static void on_read(const struct efs_io *io)
                 memset(granules_at(io->data, io->segment), tag_of(i, component), io->bytes / EFS_GRANULE);
                 return;
             }
-            struct slot_tag *slot = world->slots;
-            while (slot->memory && slot->memory != io->data)
+            unsigned slot = 0;
+            while (slot < SLOTS_MAX && world->slots[slot].memory && world->slots[slot].memory != io->data)
                 slot++;
-            assert_true(slot < world->slots + SLOTS_MAX);
-            *slot = (struct slot_tag){io->data, tag_of(i, component)};
+            if (slot == SLOTS_MAX)
+                break;
+            world->slots[slot] = (struct slot_tag){io->data, tag_of(i, component)};
             return;
         }
     fail_msg("a read at offset %llu of no extent", (unsigned long long)io->offset);
@@ -186,9 +188,11 @@ void bytes_begin(void)
 WRAPPED(struct efs_memfile *, efs_memfile_new, (struct efs_memfiles * memfiles, size_t bytes))
 {
     unsigned n = 0;
-    while (world->memfile_used[n])
+    while (n < MEMFILES_MAX && world->memfile_used[n])
         n++;
-    assert_true(n < MEMFILES_MAX && bytes <= memfile_bytes);
+    assert_true(bytes <= memfile_bytes);
+    if (n == MEMFILES_MAX)
+        return NULL;
     struct efs_memfile *memfile = calloc(1, sizeof(*memfile));
     *memfile = (struct efs_memfile){
         .memfiles = memfiles, .fd = -1, .data = memfile_memory + n * memfile_bytes, .bytes = bytes};
@@ -261,6 +265,15 @@ WRAPPED(int, efs_sys_mprotect, (void *address, size_t bytes, int prot))
 WRAPPED(int, efs_sys_mbind, (void *address, size_t bytes, uint32_t node))
 {
     return world ? 0 : __real_efs_sys_mbind(address, bytes, node);
+}
+
+/* Time stands still. */
+WRAPPED(int, clock_gettime, (clockid_t clock, struct timespec *now))
+{
+    if (!world)
+        return __real_clock_gettime(clock, now);
+    *now = (struct timespec){.tv_sec = 1};
+    return 0;
 }
 
 WRAPPED(int64_t, efs_sys_huge_bytes, (const void *address, size_t bytes))
