@@ -50,9 +50,8 @@ struct efs_options {
     bool prealloc;  /* allocate all memory of the pools in efs_open(); with full_pool, the first plan has a pool F */
     bool no_direct; /* read the store through the page cache (also done when the kernel refuses O_DIRECT) */
     /* Values as for efs_set(); NULL: the default. Read only during efs_open(). */
-    const char *policy, *pools, *plan, *goal, *prefetch;
-    bool no_state; /* neither read nor write the state directory */
-    bool warm;     /* read all experts into empty memory while the disk is idle, if all of them fit */
+    const char *policy, *pools, *plan, *goal, *prefetch, *warm;
+    bool no_state;                                                      /* neither read nor write the state directory */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
     /* With full_pool and CAP_SYS_ADMIN: keep the chunk pool in memory that other processes can map, to hand out coded

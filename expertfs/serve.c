@@ -47,7 +47,7 @@ static size_t buffer_count(uint64_t budget_bytes)
 static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
-    const char *prefetch = options->tune[EFSD_TUNE_PREFETCH];
+    const char *warm = options->tune[EFSD_TUNE_WARM];
     daemon->buffer_count = buffer_count(options->budget_bytes ? options->budget_bytes : efs_auto_budget());
     const struct efs_options engine = {
         .budget_bytes = options->budget_bytes,
@@ -61,8 +61,8 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .plan = options->tune[EFSD_TUNE_PLAN],
         .policy = options->tune[EFSD_TUNE_POLICY],
         .goal = options->tune[EFSD_TUNE_GOAL],
-        .prefetch = prefetch,
-        .warm = prefetch && strcmp(prefetch, "off") != 0,
+        .prefetch = options->tune[EFSD_TUNE_PREFETCH],
+        .warm = warm ? warm : "auto",
         .no_state = options->no_state,
         .log = efsd_log_line,
         .chunk_windows = true,

@@ -51,7 +51,7 @@ static errint_t client_open_store(const char *path, const struct efs_client_opti
                                         .full_pool = !how->coded_only,
                                         .lease_wait = true,
                                         .no_state = how->no_state,
-                                        .warm = how->warm,
+                                        .warm = how->warm ? "always" : NULL,
                                         .prefetch = how->prefetch,
                                         .log = how->log,
                                         .log_arg = how->log_arg};

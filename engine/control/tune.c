@@ -189,12 +189,26 @@ static void tune_get_prefetch(struct efs *fs, char *text, size_t room)
     snprintf(text, room, "%s", efs_governor_mode_name(efs_prefetcher_tuning(fs).mode));
 }
 
+/* ---- warm ---- */
+
+static errint_t tune_set_warm(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
+{
+    (void)over_bytes;
+    return efs_prefetcher_set_warm(fs, value, err);
+}
+
+static void tune_get_warm(struct efs *fs, char *text, size_t room)
+{
+    snprintf(text, room, "%s", efs_prefetcher_warm(fs));
+}
+
 /* ---- by name ---- */
 
 static const struct setting settings[] = {
     {"budget", tune_set_budget, tune_get_budget}, {"pools", tune_set_pools, tune_get_pools},
     {"plan", tune_set_plan, tune_get_plan},       {"goal", tune_set_goal, tune_get_goal},
     {"policy", tune_set_policy, tune_get_policy}, {"prefetch", tune_set_prefetch, tune_get_prefetch},
+    {"warm", tune_set_warm, tune_get_warm},
 };
 
 static const struct setting *setting_find(const char *name)
@@ -215,7 +229,8 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
     return rc < 0 ? rc
            : s    ? s->set(fs, value, held_bytes, err)
                   : efs_fail(err, -ENODATA,
-                             "%s: unknown setting\nhint: there are budget, pools, plan, policy, goal, prefetch", name);
+                             "%s: unknown setting\nhint: there are budget, pools, plan, policy, goal, prefetch, warm",
+                             name);
 }
 
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)

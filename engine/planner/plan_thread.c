@@ -8,6 +8,7 @@
 #include "history.h"
 #include "expertfs-private.h"
 #include "kernels.h"
+#include "machine.h"
 #include "pools.h"
 #include "sys.h"
 #include "thread.h"
@@ -28,8 +29,10 @@ struct efs_plan_thread {
     pthread_cond_t wake, first_plan; /* first_plan: signalled by the first plan */
     /* guarded by efs.lock */
     bool stop, plan_requested, planned;
-    double product_ns[2];      /* mean ns to run a full and a coded expert, from clients; 0: not known */
-    struct efs_history recent; /* since the last plan */
+    bool watch, idle;           /* the machine is sampled; the last sample leaves it to warm reads */
+    struct efs_machine machine; /* written only by the plan thread, with efs.lock held */
+    double product_ns[2];       /* mean ns to run a full and a coded expert, from clients; 0: not known */
+    struct efs_history recent;  /* since the last plan */
     uint64_t requests;
     uint32_t *ranks; /* scratch of efs_plan_thread_record() */
     /* written only by the plan thread, with efs.lock held */
@@ -391,6 +394,19 @@ static bool settle(struct efs_plan_thread *s)
     return settled;
 }
 
+/* Without lock. */
+static void machine_sample(struct efs_plan_thread *s, uint64_t now_ns)
+{
+    struct efs_machine machine = s->machine; /* only this thread changes it */
+    bool idle = efs_machine_sample(&machine, now_ns);
+    efs_lock(s->fs);
+    s->machine = machine;
+    s->idle = idle;
+    if (idle)
+        efs_retry(s->fs, EFS_RETRY_IDLE);
+    efs_unlock(s->fs);
+}
+
 static void *plan_thread_run(void *arg)
 {
     struct efs_plan_thread *s = arg;
@@ -408,9 +424,12 @@ static void *plan_thread_run(void *arg)
         bool signalled = s->plan_requested || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
         bool due = efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull, sample = sampler_delay(&sampler, fs) == 0;
         bool plan = plans && !s->stop && (s->plan_requested || ((signalled || due) && has_drifted(s)));
+        bool watch = s->watch && sample;
         efs_unlock(fs);
         if (sample)
             sampler_read(&sampler, fs);
+        if (watch)
+            machine_sample(s, efs_now_ns());
         if (plan && settle(s))
             thread_plan(s);
         if (due && plans) {
@@ -461,6 +480,7 @@ errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
     pthread_condattr_destroy(&attr);
     pthread_cond_init(&s->first_plan, NULL);
     fs->plan_thread = s;
+    efs_machine_open(&s->machine);
     errint_t rc = efs_cache_has_policy(fs) ? plan_thread_prepare(s, err) : 0;
     if (rc < 0)
         return rc;
@@ -495,9 +515,33 @@ void efs_plan_thread_free(struct efs *fs)
     efs_skew_free(&s->skew);
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->first_plan);
+    efs_machine_close(&s->machine);
     free(s->ranks);
     free(s);
     fs->plan_thread = NULL;
+}
+
+void efs_plan_thread_close_in_child(struct efs *fs)
+{
+    if (fs->plan_thread)
+        efs_machine_close(&fs->plan_thread->machine);
+}
+
+bool efs_plan_thread_machine_idle(struct efs *fs, bool watch)
+{
+    struct efs_plan_thread *s = fs->plan_thread;
+    if (!s)
+        return false;
+    if (watch && !s->watch)
+        s->machine.at_ns = s->machine.free = 0;
+    s->idle = s->idle && watch && s->watch;
+    s->watch = watch;
+    return s->idle;
+}
+
+const struct efs_machine *efs_plan_thread_machine(const struct efs *fs)
+{
+    return fs->plan_thread ? &fs->plan_thread->machine : NULL;
 }
 
 bool efs_plan_thread_planned(const struct efs *fs)

@@ -26,9 +26,16 @@ void efs_plan_thread_free(struct efs *fs);
 /* Blocks until the first plan is made; returns at once if the thread was not started. Without lock. */
 void efs_plan_thread_wait(struct efs *fs);
 
+void efs_plan_thread_close_in_child(struct efs *fs); /* closes its descriptors in a forked process */
+
 /* ---- with efs.lock held ---- */
 /* Whether the thread has planned once, with a loaded, measured or assumed profile. */
 bool efs_plan_thread_planned(const struct efs *fs);
+/* Whether warm reads may run: the machine was idle at the last sample (machine.h). watch: it is sampled twice a second
+ * from now on, until a call without. */
+bool efs_plan_thread_machine_idle(struct efs *fs, bool watch);
+struct efs_machine;
+const struct efs_machine *efs_plan_thread_machine(const struct efs *fs); /* NULL: none */
 /* Records a request of a layer (numbers in the policy's layer) in the history, before the policy counts it. */
 void efs_plan_thread_record(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
 /* An input of the plan has changed: requests a new plan. */

@@ -33,7 +33,7 @@ void efs_prefetcher_begin(struct efs *fs)
     efs_lock(fs);
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         pf->fill_bytes += efs_expert_coded_bytes(fs, e);
-    pf->fills = fs->options.warm;
+    pf->fills = true;
     efs_retry(fs, EFS_RETRY_IDLE);
     efs_unlock(fs);
 }
@@ -324,7 +324,7 @@ static void print_distance(FILE *out, const struct efs_prefetcher *pf, unsigned 
 }
 
 /* Lock held. */
-static void print_statistics(const struct efs *fs, FILE *out)
+static void print_statistics(struct efs *fs, FILE *out)
 {
     const struct efs_prefetcher *pf = fs->prefetcher;
     struct efs_prefetch_counts counts = {0};
@@ -352,6 +352,7 @@ static void print_statistics(const struct efs *fs, FILE *out)
     fprintf(out, "offered: %llu\n", U(counts.offered));
     fprintf(out, "cancelled: %llu\n", U(counts.cancelled));
     fprintf(out, "failed: %llu\n", U(counts.failed));
+    efs_prefetcher_print_fill(fs, out);
     fprintf(out, "%-8s %10s %9s %9s %9s %8s %15s %8s %9s %8s %8s %15s\n", "distance", "layers", "recall_k", "recall_2k",
             "precision", "read", "read_bytes", "covered", "of_misses", "late", "wasted", "wasted_bytes");
     for (unsigned distance = 1; distance <= EFS_PREFETCHER_DISTANCES; distance++)

@@ -17,8 +17,10 @@
  * Prefetched extents have a share of the chunk pool (efs_account.prefetch_bytes). They are evictable: until their layer
  * has passed they are evicted after all other evictable extents, from then on before them.
  *
- * The lowest class of reads is filling (option warm): while the disk is idle and no prediction is queued, experts that
- * are not in memory are read into empty memory, if the chunk pool has room for all experts of the store.
+ * The lowest class of reads is filling (setting warm): while the disk is idle and no prediction is queued, experts that
+ * are not in memory are read into empty memory, if the chunk pool has room for all experts of the store. With warm=auto
+ * only while other processes leave the machine idle, too (planner/machine.h). At most two extents are in flight, and
+ * none is started while a demand read is: that bounds what a reader waits for them.
  *
  * A *sequence* is the tokens of one prompt and of its answer, in order. An *observer* is a client that reports its
  * sequences, which it numbers. While no client does, all requests are taken for those of one sequence, of observer
@@ -36,7 +38,7 @@
 
 /* Initialises prefetch, switched off. Without lock, before threads are started. -ENOMEM. */
 errint_t efs_prefetcher_build(struct efs *fs);
-/* The store is open: allows filling, with option warm. Without lock. */
+/* The store is open: allows filling. Without lock. */
 void efs_prefetcher_begin(struct efs *fs);
 /* Ends the prefetch thread. Without lock. */
 void efs_prefetcher_stop(struct efs *fs);
@@ -46,6 +48,9 @@ void efs_prefetcher_destroy(struct efs *fs);
 /* Applies the setting prefetch. Without lock. -ENOMEM: the budget has no room for the predictor, err states the size;
  * -EOPNOTSUPP: the store has no experts, or too many. After an error nothing has changed. */
 errint_t efs_prefetcher_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err);
+
+/* Applies the setting warm: off, auto or always. Without lock. -EINVAL: another value. */
+errint_t efs_prefetcher_set_warm(struct efs *fs, const char *value, struct efs_error *err);
 
 /* A layer of a sequence, with chosen or predicted experts. */
 struct efs_prefetcher_layer {
@@ -64,6 +69,7 @@ void efs_prefetcher_hint(struct efs *fs, const struct efs_prefetcher_layer *laye
 
 /* ---- with efs.lock held ---- */
 struct efs_governor_config efs_prefetcher_tuning(const struct efs *fs);
+const char *efs_prefetcher_warm(const struct efs *fs); /* the setting warm */
 /* A layer requests these experts, for these numbers of tokens (NULL: 1 each); named: all experts that it needs, else
  * further ones may follow. Called before memory changes for the request. */
 void efs_prefetcher_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * prefetcher_internal.h - shared by the files of prefetch: prefetcher.c (settings and texts), prefetcher_sequences.c
- * (observations and hints), prefetcher_queue.c (the queue and its reads), prefetcher_thread.c (the predictor),
- * prefetcher_saved.c (files).
+ * (observations and hints), prefetcher_queue.c (the queue and its reads), prefetcher_fill.c (filling),
+ * prefetcher_thread.c (the predictor), prefetcher_saved.c (files).
  */
 #ifndef EFS_PREFETCHER_INTERNAL_H
 #define EFS_PREFETCHER_INTERNAL_H
@@ -10,6 +10,8 @@
 #include "prefetcher.h"
 
 #include "cache.h"
+
+#include <stdio.h>
 
 #define EFS_PREFETCHER_SEQUENCES 16u /* at most; a new one replaces the least recently observed one */
 #define EFS_PREFETCHER_DISTANCES 4u  /* layers ahead, at most */
@@ -71,6 +73,8 @@ struct efs_prefetcher_scores {
     uint64_t covered, late, wasted, wasted_bytes;
 };
 
+enum efs_warm { EFS_WARM_OFF, EFS_WARM_AUTO, EFS_WARM_ALWAYS, EFS_WARMS };
+
 struct efs_prefetcher {
     struct efs *fs;
     unsigned long thread;
@@ -87,10 +91,11 @@ struct efs_prefetcher {
     uint64_t layer_prefetched_bytes; /* bytes of that layer in memory due to prefetch */
     bool has_share;                  /* prefetch has a share of the chunk pool */
     uint64_t expert_bytes;           /* coded bytes of the largest expert */
-    bool fills;                      /* filling is allowed: the store is open, with option warm */
-    uint64_t fill_bytes;             /* coded bytes of all experts */
-    uint32_t fill_expert;            /* filling has handled the experts before this one */
-    uint64_t fill_segments;          /* planned_segments for which fill_expert is valid */
+    bool fills;                      /* filling is allowed: the store is open */
+    enum efs_warm warm;
+    uint64_t fill_bytes;    /* coded bytes of all experts */
+    uint32_t fill_expert;   /* filling has handled the experts before this one */
+    uint64_t fill_segments; /* planned_segments for which fill_expert is valid */
     struct efs_prefetcher_expert *experts;
     uint32_t *prefetched; /* [prefetched_count] experts that were read and not requested yet; may have stale entries */
     uint32_t prefetched_count;
@@ -139,6 +144,14 @@ void efs_prefetcher_layer_observed(struct efs *fs, uint64_t sequence, int64_t no
 void efs_prefetcher_sequence_ended(struct efs *fs, uint64_t sequence);
 /* Adjusts the share of the chunk pool and the queue's limits to the budget and the governor. */
 void efs_prefetcher_update_share(struct efs *fs);
+
+/* prefetcher_fill.c */
+/* No load, lease or coded expert waits for disk or memory, and no segment is being released. */
+bool efs_prefetcher_engine_is_idle(const struct efs *fs);
+/* Reads missing experts into empty memory, if it is allowed now. */
+void efs_prefetcher_fill(struct efs *fs);
+/* The lines of filling in the text "predict". */
+void efs_prefetcher_print_fill(struct efs *fs, FILE *out);
 
 /* prefetcher_sequences.c */
 struct efs_prefetcher_sequence *efs_prefetcher_find_sequence(struct efs_prefetcher *pf, uint64_t id);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* prefetcher_queue.c - see prefetcher.h: reads what the queue selects, tracks prefetched experts until they are used or
- * dropped, and fills empty memory. */
+ * dropped. */
 #include "prefetcher_internal.h"
 
 #include "budget.h"
@@ -175,74 +175,6 @@ static void prune_prefetched(struct efs *fs)
 
 /* ---- idle reads ---- */
 
-/* No load, lease or coded expert waits for disk or memory, and no segment is being released. */
-static bool engine_is_idle(const struct efs *fs)
-{
-    return efs_extents_are_idle(fs) && fs->items_waiting == 0 && fs->account.bytes[EFS_ACCOUNT_RETIRING] == 0;
-}
-
-#define FILL_AT_ONCE 2u     /* extents in flight; bounds the delay of demand reads */
-#define FILL_FREE_SHARE 16u /* 1/16 of the chunk pool stays empty, so that demand reads find holes of their size */
-
-/* Whether bytes fit into empty memory of the planned chunk pool, in its segments or in one that can be added now. */
-static bool fill_has_empty(struct efs *fs, uint64_t bytes)
-{
-    uint64_t segment = fs->arena.segment_bytes, planned = fs->account.planned_segments * segment;
-    uint64_t after = fs->arena.used_bytes + bytes, now = fs->arena.segment_count * segment;
-    if (after > planned - planned / FILL_FREE_SHARE)
-        return false;
-    return after <= now - now / FILL_FREE_SHARE || efs_budget_has_segment(fs);
-}
-
-/* The next extent that is not in memory, in the order of the store; EFS_NONE: none. */
-static uint32_t fill_next(struct efs *fs)
-{
-    struct efs_prefetcher *pf = fs->prefetcher;
-    for (; pf->fill_expert < fs->store->expert_count; pf->fill_expert++) {
-        uint32_t first = efs_expert_extent_first(fs, pf->fill_expert), end = efs_expert_extent_end(fs, pf->fill_expert);
-        for (uint32_t i = first; i < end && efs_full_of(fs, pf->fill_expert)->state == EFS_FULL_NONE; i++) {
-            const struct efs_extent *x = efs_extent(fs, i);
-            if (x->state == EFS_EXTENT_IDLE && x->resident != x->required)
-                return i;
-        }
-    }
-    return EFS_NONE;
-}
-
-/* Extents loaded by filling are evicted early. After an error, which was logged, filling stops until the number of
- * planned segments changes. */
-static void fill_done(struct efs *fs, uint32_t extent, errint_t error)
-{
-    if (error < 0)
-        fs->prefetcher->fill_expert = fs->store->expert_count;
-    else
-        efs_extent_evict_early(fs, extent);
-}
-
-static void fill(struct efs *fs)
-{
-    struct efs_prefetcher *pf = fs->prefetcher;
-    uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes;
-    if (!pf->fills || !efs_plan_thread_planned(fs) || pf->fill_bytes > planned - planned / FILL_FREE_SHARE)
-        return;
-    if (pf->fill_segments != fs->account.planned_segments)
-        pf->fill_expert = 0;
-    pf->fill_segments = fs->account.planned_segments;
-    while (engine_is_idle(fs) && efs_extents_loads(fs, EFS_LOAD_PREFETCH) == 0 &&
-           efs_extents_loads(fs, EFS_LOAD_WARM) < FILL_AT_ONCE) {
-        uint32_t extent = fill_next(fs);
-        if (extent == EFS_NONE)
-            return;
-        const struct efs_extent *x = efs_extent(fs, extent);
-        unsigned missing = x->required & ~(unsigned)x->resident;
-        uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_E) : 0) +
-                         (missing & EFS_COMPONENT_SM ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_SM) : 0);
-        if (!fill_has_empty(fs, bytes) || efs_extent_warm(fs, extent, fill_done) < 0)
-            return;
-        efs_count(&fs->stats, warmed_extents, 1);
-    }
-}
-
 static void read_predictions(struct efs *fs)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
@@ -252,7 +184,7 @@ static void read_predictions(struct efs *fs)
     efs_prefetcher_update_share(fs);
     retry_loads(fs);
     prune_prefetched(fs);
-    if (!engine_is_idle(fs))
+    if (!efs_prefetcher_engine_is_idle(fs))
         return;
     while (count > 0) {
         efs_prefetch_next(pf->queue, &none, &actions, &count);
@@ -268,7 +200,7 @@ void efs_prefetcher_run_idle(struct efs *fs)
         return;
     if (fs->prefetcher->queue)
         read_predictions(fs);
-    fill(fs);
+    efs_prefetcher_fill(fs);
 }
 
 /* ---- predictions ---- */

@@ -213,8 +213,8 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
 static errint_t served_tune(struct efs *fs, struct efs_error *err)
 {
     const struct efs_options *o = &fs->options;
-    const char *const texts[][2] = {
-        {"policy", o->policy}, {"pools", o->pools}, {"plan", o->plan}, {"goal", o->goal}, {"prefetch", o->prefetch}};
+    const char *const texts[][2] = {{"policy", o->policy}, {"pools", o->pools},       {"plan", o->plan},
+                                    {"goal", o->goal},     {"prefetch", o->prefetch}, {"warm", o->warm}};
     errint_t rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof(texts) / sizeof(texts[0]); i++)
         if (texts[i][1]) {
@@ -336,6 +336,7 @@ static void served_close_in_child(struct efs *fs)
     efs_io_queue_close_in_child(fs->io);
     efs_full_close_in_child(fs);
     efs_budget_close_in_child(fs);
+    efs_plan_thread_close_in_child(fs);
     efs_view_destroy(&fs->view);
     efs_store_close(fs->store);
     efs_owner_end(&fs->owner);

@@ -58,6 +58,7 @@ static const struct option table[] = {
 const char *const efsd_tunables[EFSD_TUNABLES] = {
     [EFSD_TUNE_BUDGET] = "budget", [EFSD_TUNE_POOLS] = "pools", [EFSD_TUNE_PLAN] = "plan",
     [EFSD_TUNE_POLICY] = "policy", [EFSD_TUNE_GOAL] = "goal",   [EFSD_TUNE_PREFETCH] = "prefetch",
+    [EFSD_TUNE_WARM] = "warm",
 };
 
 /* Options of earlier versions, and their replacement. */
@@ -77,7 +78,6 @@ static const struct {
     {"schedule", "reads and decodes are done in the order of the request"},
     {"state", "it is the default"},
     {"threads", "the daemon chooses them"},
-    {"warm", "prefetch=auto fills free memory, too, if all experts fit"},
 };
 
 /* Accepted without effect because mount(8), fstab and systemd pass them: always in force here (nosuid, nodev), handled
@@ -302,7 +302,7 @@ void efsd_options_help(FILE *out)
             fprintf(out, "  %-25s%s\n", option, table[i].help);
     }
     fputs("budget=auto is half of the available memory. Settings of expertfs-proc(5) are\n"
-          "options, too: policy=, plan=, pools=, goal=. Options of mount(8) without a\n"
+          "options, too: policy=, plan=, pools=, goal=, warm=. Options of mount(8) without a\n"
           "meaning here (noauto, nofail, _netdev, x-*) are accepted.\n\n"
           "Example: expertfs -o budget=8G model.efs mnt\n",
           out);

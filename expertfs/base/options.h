@@ -19,6 +19,7 @@ enum efsd_tunable {
     EFSD_TUNE_POLICY,
     EFSD_TUNE_GOAL,
     EFSD_TUNE_PREFETCH,
+    EFSD_TUNE_WARM,
     EFSD_TUNABLES
 };
 extern const char *const efsd_tunables[EFSD_TUNABLES];

@@ -39,6 +39,7 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _mounts = []
 _failures = 0
+os.environ["EXPERTFS_PRESSURE"] = os.path.join(SCRATCH, "pressure")  # no such folder: warm=auto reads nothing
 os.environ["EXPERTFS_STATE"] = os.path.join(SCRATCH, "state")  # state of the mounts of this test only
 os.environ["XDG_DATA_HOME"] = os.path.join(SCRATCH, "data")  # stores and mount points of `expertctl up`
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mount with prefetch that has memory for all experts: they are in memory before any request, as packed, within the
-budget; and a mount that is ended meanwhile ends normally."""
+"""A mount that has memory for all experts reads them before any request, as packed, within the budget: at once with
+warm=always; with auto, the default, while the machine is idle. A mount that is ended meanwhile ends normally."""
 from e2e import *
 
 need_fuse()
 model, store = shared()
+PRESSURE = os.environ["EXPERTFS_PRESSURE"]
+MISSING = "waits: stalls of the machine are not known"
 
 
 def rests(mount):
@@ -17,8 +19,21 @@ def rests(mount):
         time.sleep(0.02)
 
 
-mount = Mount(store, "nostate,prefetch=auto,budget=1G")
-check("extents come with nobody request_maker", wait_until(lambda: mount.count("warmed_extents") > 0))
+def state_is(mount, *states):
+    return wait_until(lambda: mount.fields("predict")["warm_state"] in states)
+
+
+def stall(microseconds):
+    """The kernel's files, with these stalls since the start."""
+    os.makedirs(PRESSURE, exist_ok=True)
+    for name in ("io", "cpu"):
+        with open(f"{PRESSURE}/{name}", "a") as file:  # the daemon has it open
+            os.pwrite(file.fileno(), b"some avg10=0.00 avg60=0.00 avg300=0.00 total=%d\n" % microseconds, 0)
+
+
+mount = Mount(store, "nostate,warm=always,budget=1G")
+check("experts are read", wait_until(lambda: mount.count("warmed_extents") > 0))
+check("all of them", state_is(mount, "done"), mount.control("predict"))
 rests(mount)
 bytes_before = mount.count("disk_bytes")
 experts = mount.experts()
@@ -40,12 +55,59 @@ mount.check_budget()
 mount.unmount()
 
 for pause in (0, 0.02, 0.1):
-    mount = Mount(store, "nostate,prefetch=auto,budget=1G")
+    mount = Mount(store, "nostate,warm=always,budget=1G")
     time.sleep(pause)
     mount.stop(f"SIGTERM after {pause} s")
 
+print("-- the kernel has no stalls")
 mount = Mount(store, "nostate,budget=1G")
+check("auto is the default", mount.fields("config")["warm"] == "auto", mount.control("config"))
+check("it is unknown whether the machine is idle", state_is(mount, MISSING), mount.control("predict"))
+check("warm=always by set", run(program("expertctl"), "set", mount.path, "warm=always").returncode == 0 and state_is(mount, "done"))
+result = run(program("expertctl"), "set", mount.path, "warm=now")
+check("no other value", result.returncode == 1 and "warm=now: allowed are off, auto and always" in result.stderr, result)
+mount.unmount()
+
+print("-- an idle machine")
+stall(0)
+mount = Mount(store, "nostate,budget=1G")
+check("all experts are read", state_is(mount, "done") and mount.count("warmed_extents") > 0, mount.control("predict"))
+told = run(program("expertctl"), "status", mount.path).stdout
+check("status says so", re.search(r"^warm +done$", told, re.M), told)
+mount.check_budget()
+mount.unmount()
+
+print("-- other work on the machine")
+stop = threading.Event()
+
+
+def other_work():
+    stalls = 10**9
+    while not stop.wait(0.01):
+        stalls += 10**6
+        stall(stalls)
+
+
+worker = threading.Thread(target=other_work)
+worker.start()
+mount = Mount(store, "nostate,budget=1G")
+check("the machine is sampled", state_is(mount, "waits: the machine is busy", "done"), mount.control("predict"))
+told = run(program("expertctl"), "status", mount.path).stdout
+if mount.fields("predict")["warm_state"] == "done":
+    note("this test did not run for half a second, which is an idle sample: test_machine tests busy ones")
+else:
+    check("status says so", re.search(r"^warm +waits: the machine is busy \(stalls: io 100 %, cpu 100 %\)$", told, re.M), told)
+stop.set()
+worker.join()
+check("when it ends all experts are read", state_is(mount, "done") and mount.count("warmed_extents") > 0, mount.control("predict"))
+mount.unmount()
+
+mount = Mount(store, "nostate,warm=off,budget=1G")
 rests(mount)
-check("without prefetch nothing comes", mount.count("warmed_extents") == 0)
+check("warm=off: nothing is read", mount.count("warmed_extents") == 0 and mount.fields("predict")["warm_state"] == "off")
+mount.unmount()
+mount = Mount(shared(DEEP)[1], "nostate,warm=always,budget=40M")
+check("a store that does not fit", state_is(mount, "off: the plan has no room for all experts, coded"), mount.control("predict"))
+check("nothing is read of it", mount.count("warmed_extents") == 0)
 mount.unmount()
 done()

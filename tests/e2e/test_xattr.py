@@ -24,7 +24,7 @@ def remove(name, path=""):
 
 
 print("-- which there are")
-tunables = {"budget", "pools", "plan", "policy", "goal", "prefetch"}
+tunables = {"budget", "pools", "plan", "policy", "goal", "prefetch", "warm"}
 expert_names = ["pin", "state", "kept", "rank", "count", "bytes", "leases"]
 named = {"": sorted(tunables | {"answer", "effective_budget"}), EXPERT: sorted(expert_names), FOLDER: ["pin"]}
 for path, which in named.items():
@@ -77,7 +77,7 @@ for name, value, becomes in (
         *(("policy", name, name) for name in ("lru", "lfu", "fifo", "marking", "zipmoe")),
         ("goal", "makespan", "makespan"), ("goal", "io", "io"),
         ("prefetch", "auto", "auto"), ("prefetch", "always", "always"),
-        ("prefetch", "off", "off")):
+        ("prefetch", "off", "off"), ("warm", "off", "off"), ("warm", "always", "always"), ("warm", "auto", "auto")):
     set_(name, value)
     check(f"{name}={value}", get(name) == becomes, get(name))
     config = mount.config()
@@ -117,7 +117,7 @@ for name, value, path, error, says in (
         ("budget", b"\xff\xfe", "", "EINVAL", "8G"), ("budget", "1" * 300, "", "EINVAL", "8G"),
         ("budget", "1M", "", "ERANGE", "minimum"), ("pools", "XYZ", "", "EINVAL", "FCSE"), ("plan", "F=90,C=20", "", "EINVAL", "100"),
         ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
-        ("goal", "speed", "", "EINVAL", "makespan"), ("prefetch", "64M", "", "EINVAL", "always"),
+        ("goal", "speed", "", "EINVAL", "makespan"), ("prefetch", "64M", "", "EINVAL", "always"), ("warm", "64M", "", "EINVAL", "always"),
         ("pin", "S", EXPERT, "EINVAL", "F, C and -"), ("pin", "", FOLDER, "EINVAL", "F, C and -"),
         ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
         ("nonsense", "1", "", "EINVAL", "budget"), ("pin", "C", "", "EINVAL", "a layer or an expert"),
@@ -207,10 +207,10 @@ check("then all is as it was mounted", {name: get(name) for name in tunables} ==
 mount.unmount()
 
 print("-- options")
-mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,nostate,prefetch=auto")
+mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,nostate,prefetch=auto,warm=off")
 got = {name: get(name) for name in tunables}
 want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0:C=50:S=50:E=0", "goal": "makespan",
-        "prefetch": "auto"}
+        "prefetch": "auto", "warm": "off"}
 check("are what it begins with", got == want, got)
 set_("policy", "fifo")
 remove("policy")

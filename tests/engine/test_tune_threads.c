@@ -161,7 +161,7 @@ static void tune_and_ask(const struct efs_options *options)
 
 TEST(test_coded)
 {
-    tune_and_ask(&(struct efs_options){.budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .warm = true});
+    tune_and_ask(&(struct efs_options){.budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .warm = "always"});
 }
 
 TEST(test_full)

@@ -79,7 +79,7 @@ TEST(test_off)
 TEST(test_all)
 {
     struct efs *fs = fixture_open(
-        &model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true, .warm = true});
+        &model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true, .warm = "always"});
     struct efs_stats s = when_calm(fs), after;
     assert_int_equal(count_in_memory(fs), ALL);
     assert_true(s.warmed_extents >= ALL);
@@ -100,10 +100,11 @@ TEST(test_fits)
     struct efs_error err = {""};
     efs_stats(probe, &s);
     efs_close(probe);
-    struct efs *fs = fixture_open(
-        &model,
-        (struct efs_options){
-            .budget_bytes = s.fixed_bytes + 40 * MIB, .workers = 2, .no_state = true, .warm = true, .plan = "C=100"});
+    struct efs *fs = fixture_open(&model, (struct efs_options){.budget_bytes = s.fixed_bytes + 40 * MIB,
+                                                               .workers = 2,
+                                                               .no_state = true,
+                                                               .warm = "always",
+                                                               .plan = "C=100"});
     s = when_calm(fs);
     assert_int_equal(s.warmed_extents, 0);
     assert_int_equal(count_in_memory(fs), 0);
@@ -123,7 +124,7 @@ TEST(test_closed)
 {
     for (unsigned round = 0; round < 20; round++) {
         struct efs *fs = fixture_open(
-            &model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true, .warm = true});
+            &model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true, .warm = "always"});
         for (unsigned i = 0; i < round % 4; i++)
             pause_shortly();
         efs_close(fs);

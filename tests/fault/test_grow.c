@@ -167,7 +167,7 @@ TEST(test_demotion_waits_for_reading)
 TEST(test_completions_do_not_allocate)
 {
     open_store((struct efs_options){
-        .budget_bytes = 96 * MIB, .full_pool = true, .lease_wait = true, .warm = true, .policy = "lru"});
+        .budget_bytes = 96 * MIB, .full_pool = true, .lease_wait = true, .warm = "always", .policy = "lru"});
     lease_all();
     struct efs_stats s = quiet();
     fault_disk_calls(); /* not those of its start, before the first read */

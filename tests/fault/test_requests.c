@@ -20,8 +20,12 @@ static struct efs *served;
 
 static struct efs_options options_of(bool warm)
 {
-    return (struct efs_options){
-        .budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .warm = warm, .no_state = true};
+    return (struct efs_options){.budget_bytes = 128 * MIB,
+                                .workers = 2,
+                                .full_pool = true,
+                                .lease_wait = true,
+                                .warm = warm ? "always" : NULL,
+                                .no_state = true};
 }
 
 static void open_store(void)

@@ -53,6 +53,7 @@ void ctl_sample_free(struct ctl_sample *s)
 {
     free(s->stat);
     free(s->config);
+    free(s->predict);
     free(s->recent);
     ctl_table_free(&s->pools);
     ctl_table_free(&s->experts);
@@ -66,6 +67,8 @@ errint_t ctl_sample_take(const char *root, struct ctl_sample *s, struct efs_erro
     s->seconds = tools_now_s();
     if (rc == 0)
         rc = tools_control_read(root, "config", &s->config, err);
+    if (rc == 0)
+        rc = tools_control_read(root, "predict", &s->predict, err);
     if (rc == 0)
         rc = tools_control_read(root, "recent", &s->recent, err);
     if (rc == 0)

@@ -20,8 +20,8 @@ const char *ctl_table_cell(const struct ctl_table *table, size_t row, const char
 uint64_t ctl_table_number(const struct ctl_table *table, size_t row, const char *column); /* "-": 0 */
 
 struct ctl_sample {
-    double seconds;               /* CLOCK_MONOTONIC */
-    char *stat, *config, *recent; /* recent: of about a minute before */
+    double seconds;                         /* CLOCK_MONOTONIC */
+    char *stat, *config, *predict, *recent; /* recent: of about a minute before */
     struct ctl_table pools, experts, clients;
 };
 errint_t ctl_sample_take(const char *root, struct ctl_sample *sample, struct efs_error *err);

@@ -251,12 +251,26 @@ static void print_mount(const char *root, const struct ctl_sample *s, const char
            (unsigned long long)tools_line_number(stat, "leased_experts"));
 }
 
+/* Whether experts are read before they are requested, and what that waits for. */
+static void print_warm(const struct ctl_sample *s)
+{
+    char state[100], stall[2][16];
+    tools_line_text(s->predict, "warm_state", state, sizeof(state));
+    printf("warm      %s", state);
+    if (strcmp(state, "waits: the machine is busy") == 0)
+        printf(" (stalls: io %.0f %%, cpu %.0f %%)",
+               100 * strtod(tools_line_text(s->predict, "io_stall", stall[0], sizeof(stall[0])), NULL),
+               100 * strtod(tools_line_text(s->predict, "cpu_stall", stall[1], sizeof(stall[1])), NULL));
+    putchar('\n');
+}
+
 void ctl_status_words(const char *root, const struct ctl_sample *s)
 {
     char store[4200];
     struct problems problems;
     tools_line_path(s->config, "store", store, sizeof(store));
     print_mount(root, s, store);
+    print_warm(s);
     print_rates(s);
     print_clients(s);
     find_problems(root, s, store, &problems);
@@ -293,7 +307,7 @@ static json_t *clients_json(const struct ctl_table *clients)
 
 json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
 {
-    char store[4200], path[32];
+    char store[4200], path[32], warm[100];
     struct problems problems;
     const struct span minute = span_minute(s), all = span_mount(s);
     json_t *wrong = json_array();
@@ -302,10 +316,11 @@ json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
     for (unsigned i = 0; i < problems.count; i++)
         json_array_append_new(wrong, json_string(problems.line[i]));
     return json_pack(
-        "{s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "mountpoint", root, "store",
-        store, "store_bytes", (json_int_t)tools_line_number(s->config, "store_bytes"), "source_bytes",
+        "{s:s, s:s, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "mountpoint", root,
+        "store", store, "store_bytes", (json_int_t)tools_line_number(s->config, "store_bytes"), "source_bytes",
         (json_int_t)tools_line_number(s->config, "source_bytes"), "serving_path",
-        tools_line_text(s->stat, "serving_path", path, sizeof(path)), "pid",
+        tools_line_text(s->stat, "serving_path", path, sizeof(path)), "warm",
+        tools_line_text(s->predict, "warm_state", warm, sizeof(warm)), "pid",
         (json_int_t)tools_line_number(s->config, "pid"), "started", (json_int_t)tools_line_number(s->config, "started"),
         "budget_bytes", (json_int_t)tools_line_number(s->stat, "budget_bytes"), "effective_budget_bytes",
         (json_int_t)tools_line_number(s->stat, "effective_budget_bytes"), "used_bytes", (json_int_t)held_bytes(s->stat),

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* machine.c - see machine.h. */
+#include "machine.h"
+
+#include "proc_text.h"
+#include "sys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FREE_SAMPLES 4u
+
+void efs_machine_open(struct efs_machine *m)
+{
+    const char *given = getenv("EXPERTFS_PRESSURE"), *directory = given && *given ? given : "/proc/pressure";
+    *m = (struct efs_machine){.io = efs_kernel_open(directory, "io"), .cpu = efs_kernel_open(directory, "cpu")};
+}
+
+void efs_machine_close(struct efs_machine *m)
+{
+    if (m->io >= 0)
+        efs_sys_close(m->io);
+    if (m->cpu >= 0)
+        efs_sys_close(m->cpu);
+    m->io = m->cpu = -1;
+}
+
+/* The microseconds after "total=" of the first line, "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234". false: not
+ * such a file. */
+static bool pressure_total(int fd, uint64_t *total)
+{
+    char text[EFS_PROC_TEXT], *end;
+    efs_proc_text(fd, text);
+    text[strcspn(text, "\n")] = '\0';
+    const char *number = strncmp(text, "some ", 5) == 0 ? strstr(text, " total=") : NULL;
+    if (!number)
+        return false;
+    number += strlen(" total=");
+    *total = strtoull(number, &end, 10);
+    return end != number && *end == '\0';
+}
+
+bool efs_machine_sample(struct efs_machine *m, uint64_t now_ns)
+{
+    uint64_t total[2], passed_ns = now_ns - m->at_ns;
+    if (!pressure_total(m->io, &total[0]) || !pressure_total(m->cpu, &total[1])) {
+        m->at_ns = 0;
+        m->known = false;
+        return false;
+    }
+    bool free = m->free > 0, measured = !free && m->at_ns && passed_ns;
+    for (unsigned i = 0; i < 2 && measured; i++)
+        m->share[i] = total[i] > m->total[i] ? 1000 * (double)(total[i] - m->total[i]) / (double)passed_ns : 0;
+    for (unsigned i = 0; i < 2; i++)
+        m->share[i] = m->share[i] > 1 ? 1 : m->share[i];
+    m->known = m->known || measured;
+    m->free = free                                                                                    ? m->free - 1
+              : measured && m->share[0] < EFS_MACHINE_IO_SHARE && m->share[1] < EFS_MACHINE_CPU_SHARE ? FREE_SAMPLES
+                                                                                                      : 0;
+    memcpy(m->total, total, sizeof(total));
+    m->at_ns = now_ns;
+    return m->free > 0;
+}

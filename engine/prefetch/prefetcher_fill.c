@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prefetcher_fill.c - see prefetcher.h: fills empty memory while the disk is idle (setting warm). */
+#include "prefetcher_internal.h"
+
+#include "budget.h"
+#include "extent_internal.h"
+#include "machine.h"
+#include "plan_thread.h"
+
+#include <errno.h>
+#include <string.h>
+
+static const char *const warm_names[EFS_WARMS] = {"off", "auto", "always"};
+
+errint_t efs_prefetcher_set_warm(struct efs *fs, const char *value, struct efs_error *err)
+{
+    unsigned warm = 0;
+    while (warm < EFS_WARMS && strcmp(value, warm_names[warm]) != 0)
+        warm++;
+    if (warm == EFS_WARMS)
+        return efs_fail(err, -EINVAL, "warm=%.64s: allowed are off, auto and always", value);
+    efs_lock(fs);
+    fs->prefetcher->warm = (enum efs_warm)warm;
+    efs_retry(fs, EFS_RETRY_IDLE);
+    efs_unlock(fs);
+    return 0;
+}
+
+const char *efs_prefetcher_warm(const struct efs *fs)
+{
+    return warm_names[fs->prefetcher->warm];
+}
+
+/* ---- reads ---- */
+
+bool efs_prefetcher_engine_is_idle(const struct efs *fs)
+{
+    return efs_extents_are_idle(fs) && fs->items_waiting == 0 && fs->account.bytes[EFS_ACCOUNT_RETIRING] == 0;
+}
+
+#define FILL_AT_ONCE 2u     /* extents in flight; bounds the delay of demand reads */
+#define FILL_FREE_SHARE 16u /* 1/16 of the chunk pool stays empty, so that demand reads find holes of their size */
+
+/* Whether bytes fit into empty memory of the planned chunk pool, in its segments or in one that can be added now. */
+static bool fill_has_empty(struct efs *fs, uint64_t bytes)
+{
+    uint64_t segment = fs->arena.segment_bytes, planned = fs->account.planned_segments * segment;
+    uint64_t after = fs->arena.used_bytes + bytes, now = fs->arena.segment_count * segment;
+    if (after > planned - planned / FILL_FREE_SHARE)
+        return false;
+    return after <= now - now / FILL_FREE_SHARE || efs_budget_has_segment(fs);
+}
+
+/* The next extent that is not in memory, in the order of the store; EFS_NONE: none. */
+static uint32_t fill_next(struct efs *fs)
+{
+    struct efs_prefetcher *pf = fs->prefetcher;
+    for (; pf->fill_expert < fs->store->expert_count; pf->fill_expert++) {
+        uint32_t first = efs_expert_extent_first(fs, pf->fill_expert), end = efs_expert_extent_end(fs, pf->fill_expert);
+        for (uint32_t i = first; i < end && efs_full_of(fs, pf->fill_expert)->state == EFS_FULL_NONE; i++) {
+            const struct efs_extent *x = efs_extent(fs, i);
+            if (x->state == EFS_EXTENT_IDLE && x->resident != x->required)
+                return i;
+        }
+    }
+    return EFS_NONE;
+}
+
+enum fill_state { FILL_OFF, FILL_LATER, FILL_TOO_LARGE, FILL_DONE, FILL_UNKNOWN, FILL_BUSY, FILL_ON };
+
+/* Has the machine sampled while there is something to fill. */
+static enum fill_state fill_state(struct efs *fs)
+{
+    struct efs_prefetcher *pf = fs->prefetcher;
+    uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes;
+    enum fill_state state = pf->warm == EFS_WARM_OFF                               ? FILL_OFF
+                            : !pf->fills || !efs_plan_thread_planned(fs)           ? FILL_LATER
+                            : pf->fill_bytes > planned - planned / FILL_FREE_SHARE ? FILL_TOO_LARGE
+                                                                                   : FILL_ON;
+    if (state == FILL_ON && pf->fill_segments != fs->account.planned_segments)
+        pf->fill_expert = 0;
+    pf->fill_segments = state == FILL_ON ? fs->account.planned_segments : pf->fill_segments;
+    if ((state == FILL_ON && fill_next(fs) == EFS_NONE) || (state == FILL_LATER && fs->store->expert_count == 0))
+        state = FILL_DONE;
+    bool watch = state == FILL_ON && pf->warm == EFS_WARM_AUTO;
+    bool idle = efs_plan_thread_machine_idle(fs, watch);
+    if (!watch || idle)
+        return state;
+    return efs_plan_thread_machine(fs)->known ? FILL_BUSY : FILL_UNKNOWN;
+}
+
+/* Extents loaded by filling are evicted early. After an error, which was logged, filling stops until the number of
+ * planned segments changes. */
+static void fill_done(struct efs *fs, uint32_t extent, errint_t error)
+{
+    if (error < 0)
+        fs->prefetcher->fill_expert = fs->store->expert_count;
+    else
+        efs_extent_evict_early(fs, extent);
+}
+
+void efs_prefetcher_fill(struct efs *fs)
+{
+    if (fill_state(fs) != FILL_ON)
+        return;
+    while (efs_prefetcher_engine_is_idle(fs) && efs_extents_loads(fs, EFS_LOAD_PREFETCH) == 0 &&
+           efs_extents_loads(fs, EFS_LOAD_WARM) < FILL_AT_ONCE) {
+        uint32_t extent = fill_next(fs);
+        if (extent == EFS_NONE)
+            return;
+        const struct efs_extent *x = efs_extent(fs, extent);
+        unsigned missing = x->required & ~(unsigned)x->resident;
+        uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_E) : 0) +
+                         (missing & EFS_COMPONENT_SM ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_SM) : 0);
+        if (!fill_has_empty(fs, bytes) || efs_extent_warm(fs, extent, fill_done) < 0)
+            return;
+        efs_count(&fs->stats, warmed_extents, 1);
+    }
+}
+
+void efs_prefetcher_print_fill(struct efs *fs, FILE *out)
+{
+    static const char *const words[] = {[FILL_OFF] = "off",
+                                        [FILL_LATER] = "waits for the first plan",
+                                        [FILL_TOO_LARGE] = "off: the plan has no room for all experts, coded",
+                                        [FILL_DONE] = "done",
+                                        [FILL_UNKNOWN] = "waits: stalls of the machine are not known",
+                                        [FILL_BUSY] = "waits: the machine is busy",
+                                        [FILL_ON] = "reads"};
+    const struct efs_machine *machine = efs_plan_thread_machine(fs);
+    bool known = machine && machine->known;
+    fprintf(out, "warm: %s\n", efs_prefetcher_warm(fs));
+    fprintf(out, "warm_state: %s\n", words[fill_state(fs)]);
+    fprintf(out, "io_stall: %.3f\ncpu_stall: %.3f\n", known ? machine->share[0] : 0, known ? machine->share[1] : 0);
+}
