@@ -48,7 +48,8 @@ struct efsd {
     /* Prints a row for each client of the socket, for .expertfs/clients: control/ calls it, export/ has it. NULL: no
      * socket. */
     void (*print_clients)(struct efsd_export *export, FILE *out);
-    const char *export_address; /* path of the socket, or "-" */
+    void (*print_readers)(struct efsd *daemon, FILE *out); /* the same of open files, by fuse/, for .expertfs/readers */
+    const char *export_address;                            /* path of the socket, or "-" */
     struct fuse_session *session;
     int fuse_fd;                     /* FUSE device of session */
     int stop_fd;                     /* eventfd: readable when receiving threads must exit */

@@ -20,6 +20,7 @@
 #include "log_queue.h"
 #include "mountpoint.h"
 #include "privileges.h"
+#include "readers.h"
 #include "session.h"
 
 #define BUFFERS_MOST 32u
@@ -215,6 +216,7 @@ static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
         rc = efsd_buffers_open(&daemon->buffers, daemon->buffer_count);
         if (!rc)
             rc = efsd_opens_init(daemon);
+        daemon->print_readers = efsd_readers_print;
         if (rc)
             efs_fail(err, rc, "no memory for %zu reply buffers", daemon->buffer_count);
     }

@@ -219,6 +219,12 @@ static void render_clients(struct efsd *daemon, FILE *out)
         daemon->print_clients(daemon->export, out);
 }
 
+static void render_readers(struct efsd *daemon, FILE *out)
+{
+    fprintf(out, "%-10s %10s %10s %15s\n", "pid", "uid", "files", "read_bytes");
+    daemon->print_readers(daemon, out);
+}
+
 static const struct {
     const char *name;
     void (*render)(struct efsd *daemon, FILE *out); /* NULL: the engine generates it, efs_describe() */
@@ -240,6 +246,7 @@ static const struct {
     [EFSD_CONTROL_RECENT] = {"recent", efsd_render_recent},
     [EFSD_CONTROL_CLIENTS] = {"clients", render_clients},
     [EFSD_CONTROL_LOG] = {"log", render_log},
+    [EFSD_CONTROL_READERS] = {"readers", render_readers},
 };
 
 const char *efsd_control_name(enum efsd_control file)

@@ -72,17 +72,38 @@ static void share_check(const struct efsd_share *share)
     (void)share;
 }
 
-static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
+static struct efsd_open *open_new(struct efsd *daemon, fuse_req_t req, uint32_t node)
 {
     struct efsd_open *open = calloc(1, sizeof(*open));
     if (!open)
         return NULL;
     open->node = node;
+    open->thread = (uint32_t)fuse_req_ctx(req)->pid;
+    open->user = fuse_req_ctx(req)->uid;
     atomic_init(&open->references, 1);
     pthread_mutex_lock(&daemon->opens.lock);
     open_list_add(&daemon->opens.answered, open);
     pthread_mutex_unlock(&daemon->opens.lock);
     return open;
+}
+
+struct efsd_reader *efsd_opens_list(struct efsd *daemon, size_t *count)
+{
+    struct efsd_opens *opens = &daemon->opens;
+    size_t room = 0;
+    *count = 0;
+    pthread_mutex_lock(&opens->lock);
+    for (const struct efsd_open *open = opens->answered; open; open = open->after)
+        room++;
+    pthread_mutex_unlock(&opens->lock);
+    struct efsd_reader *list = calloc(room + 1, sizeof(*list));
+    pthread_mutex_lock(&opens->lock);
+    for (const struct efsd_open *open = opens->answered; list && open && *count < room; open = open->after)
+        if (daemon->tree.nodes[open->node].kind != EFSD_CONTROL)
+            list[(*count)++] = (struct efsd_reader){open->thread, open->user,
+                                                    atomic_load_explicit(&open->read_bytes, memory_order_relaxed)};
+    pthread_mutex_unlock(&opens->lock);
+    return list;
 }
 
 struct efsd_open *efsd_open_ref(const struct fuse_file_info *file, uint32_t references)
@@ -354,7 +375,7 @@ void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flag
         return;
     }
     const struct efsd_node *file = &daemon->tree.nodes[node];
-    struct efsd_open *open = open_new(daemon, node);
+    struct efsd_open *open = open_new(daemon, req, node);
     if (!open) {
         open_reply_failed(daemon, req, NULL, ENOMEM);
         return;

@@ -22,9 +22,11 @@ struct efsd_open {
     struct efsd_faults faults;
     struct efsd_read_prediction prediction;
     uint32_t node;
+    uint32_t thread, user; /* thread and user that opened it */
     _Atomic uint32_t references;
-    struct efsd_share *share; /* experts with passthrough, else NULL */
-    char *text;               /* control files: the whole text, generated at open */
+    _Atomic uint64_t read_bytes; /* bytes of the file that the daemon was asked for */
+    struct efsd_share *share;    /* experts with passthrough, else NULL */
+    char *text;                  /* control files: the whole text, generated at open */
     size_t text_bytes;
     fuse_req_t req; /* while it waits for a lease, else NULL; guarded by efsd_opens.lock, like the links */
     struct efsd_open **link, *after;
@@ -38,7 +40,16 @@ struct efsd_opens {
     struct efsd_open *answered; /* all other opens */
 };
 
+/* An open file of the checkpoint or of an expert. */
+struct efsd_reader {
+    uint32_t thread, user;
+    uint64_t read_bytes;
+};
+
 errint_t efsd_opens_init(struct efsd *daemon);
+/* Returns the open files, without those below .expertfs, as an array that the caller frees; NULL: none, or no memory.
+ * Any thread; takes the time to copy them under the lock of the opens. */
+struct efsd_reader *efsd_opens_list(struct efsd *daemon, size_t *count);
 /* Also frees files that are still open: the connection to the kernel has ended, and the engine closes the leases. */
 void efsd_opens_free(struct efsd *daemon);
 /* Answers an open of a file or expert, possibly later and from another thread. */

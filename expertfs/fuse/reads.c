@@ -100,6 +100,8 @@ static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open
 static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset,
                       bool cached)
 {
+    uint64_t file_bytes = daemon->tree.nodes[open->node].bytes, left = offset < file_bytes ? file_bytes - offset : 0;
+    atomic_fetch_add_explicit(&open->read_bytes, left < bytes ? left : bytes, memory_order_relaxed);
     efsd_shrink_read(daemon, bytes, cached);
     if (cached) {
         efsd_opens_mapped(daemon, open->node);

@@ -266,6 +266,18 @@ check("status: one screen", len(result.stdout.splitlines()) <= 24, result.stdout
 told = json.loads(ctl("status", "--json", mount.path).stdout)
 check("status --json", told["store"] == store and told["mountpoint"] == mount.path and told["budget_bytes"] == 128 << 20 and
       0 < told["minute"]["hit_ratio"] < 1 and told["since_mount"]["errors"] == 0 and told["clients"] == [], told)
+dense = next(name for name in files if "experts/" not in name and os.path.getsize(name) > 1 << 20)
+child = subprocess.Popen(["python3", "-c", f"import sys; f = open({dense!r}, 'rb', 0); f.read(100); g = open({dense!r}, 'rb', 0);"
+                          "print(flush=True); sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+told = [row for row in json.loads(ctl("status", "--json", mount.path).stdout)["readers"] if row["pid"] == child.pid]
+check("readers: a process, its files, what it read", told == [{"pid": child.pid, "uid": os.getuid(), "files": 2, "read_bytes": 100}], told)
+told = ctl("status", mount.path).stdout
+check("readers by name", f"          python3 (pid {child.pid}, {pwd.getpwuid(os.getuid()).pw_name}): 2 files open, 100 B read by the daemon\n"
+      in told, told)
+child.communicate()
+check("then it is gone", wait_until(lambda: child.pid not in {row["pid"] for row in json.loads(
+      ctl("status", "--json", mount.path).stdout)["readers"]}))
 recent, stat = mount.fields("recent"), mount.fields("stat")
 check("recent: the counters of an earlier time", float(recent.pop("seconds")) > 0 and set(recent) == set(stat) -
       {"serving_path", "serving_reason", "fuse_log_lost"} and int(recent["reads"]) < int(stat["reads"]), recent)

@@ -58,6 +58,7 @@ void ctl_sample_free(struct ctl_sample *s)
     ctl_table_free(&s->pools);
     ctl_table_free(&s->experts);
     ctl_table_free(&s->clients);
+    ctl_table_free(&s->readers);
     *s = (struct ctl_sample){.seconds = 0};
 }
 
@@ -75,5 +76,7 @@ errint_t ctl_sample_take(const char *root, struct ctl_sample *s, struct efs_erro
         rc = ctl_table_read(root, "pools", &s->pools, err);
     if (rc == 0)
         rc = ctl_table_read(root, "clients", &s->clients, err);
+    if (rc == 0)
+        rc = ctl_table_read(root, "readers", &s->readers, err);
     return rc == 0 ? ctl_table_read(root, "experts", &s->experts, err) : rc;
 }

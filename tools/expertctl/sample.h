@@ -22,7 +22,7 @@ uint64_t ctl_table_number(const struct ctl_table *table, size_t row, const char 
 struct ctl_sample {
     double seconds;                         /* CLOCK_MONOTONIC */
     char *stat, *config, *predict, *recent; /* recent: of about a minute before */
-    struct ctl_table pools, experts, clients;
+    struct ctl_table pools, experts, clients, readers;
 };
 errint_t ctl_sample_take(const char *root, struct ctl_sample *sample, struct efs_error *err);
 void ctl_sample_free(struct ctl_sample *sample);

@@ -173,13 +173,30 @@ static uint64_t open_files(const char *stat)
     return opens > releases ? (uint64_t)(opens - releases) : 0;
 }
 
+#define CLIENTS_SHOWN 5u
+#define READERS_SHOWN 3u
+
+static void print_readers(const struct ctl_table *readers)
+{
+    char name[32], user[32], size[16];
+    for (size_t row = 1; row <= readers->rows && row <= READERS_SHOWN; row++)
+        printf("          %s (pid %s, %s): %s file%s open, %s read by the daemon\n",
+               process_name(ctl_table_number(readers, row, "pid"), name), ctl_table_cell(readers, row, "pid"),
+               user_name(ctl_table_number(readers, row, "uid"), user), ctl_table_cell(readers, row, "files"),
+               ctl_table_number(readers, row, "files") == 1 ? "" : "s",
+               tools_size_print(ctl_table_number(readers, row, "read_bytes"), size, sizeof(size)));
+    if (readers->rows > READERS_SHOWN)
+        printf("          and %zu more\n", readers->rows - READERS_SHOWN);
+}
+
 static void print_clients(const struct ctl_sample *s)
 {
     const struct ctl_table *clients = &s->clients;
     char name[32], user[32], since[24];
     printf("\nclients   %llu files are open, %zu programs use the socket\n", (unsigned long long)open_files(s->stat),
            clients->rows);
-    for (size_t row = 1; row <= clients->rows && row <= 5; row++) {
+    print_readers(&s->readers);
+    for (size_t row = 1; row <= clients->rows && row <= CLIENTS_SHOWN; row++) {
         tools_duration_print((double)time(NULL) - (double)ctl_table_number(clients, row, "connected"), since,
                              sizeof(since));
         printf("          %s (pid %s, %s) for %s: requested %s experts, holds %s\n",
@@ -187,8 +204,8 @@ static void print_clients(const struct ctl_sample *s)
                user_name(ctl_table_number(clients, row, "uid"), user), since, ctl_table_cell(clients, row, "requested"),
                ctl_table_cell(clients, row, "held"));
     }
-    if (clients->rows > 5)
-        printf("          and %zu more\n", clients->rows - 5);
+    if (clients->rows > CLIENTS_SHOWN)
+        printf("          and %zu more\n", clients->rows - CLIENTS_SHOWN);
 }
 
 /* ---- the screen -------------------------------------------------------------------------------------------------- */
@@ -291,22 +308,25 @@ static json_t *span_json(const struct span *span)
                      "errors", errors(span));
 }
 
-static json_t *clients_json(const struct ctl_table *clients)
+/* The rows of a table as objects of these columns, which are numbers; columns ends with NULL. */
+static json_t *rows_json(const struct ctl_table *table, const char *const *columns)
 {
-    static const char *const columns[] = {"pid", "uid", "connected", "requested", "held"};
     json_t *array = json_array();
-    for (size_t row = 1; row <= clients->rows; row++) {
-        json_t *client = json_object();
-        for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
-            json_object_set_new(client, columns[i],
-                                json_integer((json_int_t)ctl_table_number(clients, row, columns[i])));
-        json_array_append_new(array, client);
+    for (size_t row = 1; row <= table->rows; row++) {
+        json_t *object = json_object();
+        for (size_t i = 0; columns[i]; i++)
+            json_object_set_new(object, columns[i], json_integer((json_int_t)ctl_table_number(table, row, columns[i])));
+        json_array_append_new(array, object);
     }
     return array;
 }
 
 json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
 {
+    static const char *const client[] = {"pid", "uid", "connected", "requested", "held", NULL}, *const reader[] = {
+                                                                                                    "pid", "uid",
+                                                                                                    "files",
+                                                                                                    "read_bytes", NULL};
     char store[4200], path[32], warm[100];
     struct problems problems;
     const struct span minute = span_minute(s), all = span_mount(s);
@@ -316,8 +336,8 @@ json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
     for (unsigned i = 0; i < problems.count; i++)
         json_array_append_new(wrong, json_string(problems.line[i]));
     return json_pack(
-        "{s:s, s:s, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "mountpoint", root,
-        "store", store, "store_bytes", (json_int_t)tools_line_number(s->config, "store_bytes"), "source_bytes",
+        "{s:s, s:s, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "mountpoint",
+        root, "store", store, "store_bytes", (json_int_t)tools_line_number(s->config, "store_bytes"), "source_bytes",
         (json_int_t)tools_line_number(s->config, "source_bytes"), "serving_path",
         tools_line_text(s->stat, "serving_path", path, sizeof(path)), "warm",
         tools_line_text(s->predict, "warm_state", warm, sizeof(warm)), "pid",
@@ -326,5 +346,5 @@ json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
         (json_int_t)tools_line_number(s->stat, "effective_budget_bytes"), "used_bytes", (json_int_t)held_bytes(s->stat),
         "leased_experts", (json_int_t)tools_line_number(s->stat, "leased_experts"), "open_files",
         (json_int_t)open_files(s->stat), "minute", span_json(&minute), "since_mount", span_json(&all), "clients",
-        clients_json(&s->clients), "problems", wrong);
+        rows_json(&s->clients, client), "readers", rows_json(&s->readers, reader), "problems", wrong);
 }
