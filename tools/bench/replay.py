@@ -13,6 +13,7 @@ Measurements, printed as ratios with their bars:
 The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), random weights, and is made if it is not there.
 Writes runs.json (a list of all runs) and, by gnuplot, tpot.svg and hits.svg."""
 import argparse
+import errno
 import glob
 import json
 import mmap
@@ -76,11 +77,13 @@ def found(kind, beside=None):
 
 
 def prepare(model, preset="replay"):
-    """Creates the checkpoint and the store unless they exist. Returns their paths; they are kept."""
+    """Creates the checkpoint, unless one is given, and the store, unless they exist. Returns their paths; they are kept."""
     raw = model or os.path.join(WORK, preset)
     store = os.path.join(WORK, os.path.basename(os.path.normpath(raw)) + ".efs")
     os.makedirs(WORK, exist_ok=True)
     if not os.path.exists(os.path.join(raw, "config.json")):
+        if model:  # not ours to replace
+            raise FileNotFoundError(errno.ENOENT, "no checkpoint with a config.json", raw)
         shutil.rmtree(raw, ignore_errors=True)
         subprocess.run([tool("mkmodel"), "--preset", preset, raw], check=True)
     if not os.path.exists(store):

@@ -171,10 +171,10 @@ static errint_t make_predictions(struct session *session, uint32_t p, const stru
 {
     const struct predict_choice *choice = &session->a->predictors[p];
     if (!replay_predictions_possible(choice, past, w))
-        return choice->named
-                   ? efs_fail(err, -ENODATA, "--predict %s: %s has no hidden states and routers for this model",
-                              choice->name, session->a->trace.word[0])
-                   : 0; /* skip its runs */
+        return choice->named ? efs_fail(err, -ENODATA, "--predict %s: %s has no hidden states%s for this model",
+                                        choice->name, session->a->trace.word[0],
+                                        efs_predictor_needs_gates(choice->config.kind) ? " and routers" : "")
+                             : 0; /* skip its runs */
     int rc = replay_predictions_make(choice, past, w, REPLAY_DISTANCES, &session->predicted[p]);
     if (rc == -ECANCELED)
         return 0; /* interrupted: print the completed runs */
