@@ -24,7 +24,7 @@ struct efsd_open {
     uint32_t node;
     uint32_t thread, user; /* thread and user that opened it */
     _Atomic uint32_t references;
-    _Atomic uint64_t read_bytes; /* bytes of the file that the daemon was asked for */
+    _Atomic uint64_t read_bytes; /* bytes of the file requested from the daemon */
     struct efsd_share *share;    /* experts with passthrough, else NULL */
     char *text;                  /* control files: the whole text, generated at open */
     size_t text_bytes;

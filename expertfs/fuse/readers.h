@@ -7,9 +7,8 @@
 
 struct efsd;
 
-/* Prints a row for each process and user: pid, uid, open files, and the bytes that the daemon was asked for; reads that
- * the kernel serves without the daemon are not known. Reads /proc once for each thread that opened a file. Any thread.
- */
+/* Prints a row for each process and user: pid, uid, open files, and the bytes requested from the daemon; reads that the
+ * kernel serves without the daemon are not known. Reads /proc once for each thread that opened a file. Any thread. */
 void efsd_readers_print(struct efsd *daemon, FILE *out);
 
 #endif
