@@ -6,7 +6,8 @@
 
 #include <errno.h>
 
-size_t efs_maps_each(const struct efs_predictor *p)
+/* Bytes of one map. */
+static size_t maps_each(const struct efs_predictor *p)
 {
     return (size_t)p->layers * p->width * 3 + 8;
 }
@@ -14,7 +15,7 @@ size_t efs_maps_each(const struct efs_predictor *p)
 int efs_maps_open(struct efs_maps *maps, struct efs_predictor *p, size_t beside)
 {
     unsigned asked = p->config.tuning.maps ? p->config.tuning.maps : EFS_MAPS_DEFAULT;
-    size_t each = efs_maps_each(p) + beside, slots;
+    size_t each = maps_each(p) + beside, slots;
 
     maps->layers = p->layers;
     maps->experts = p->experts;

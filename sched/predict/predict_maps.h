@@ -22,8 +22,6 @@ struct efs_maps {
     uint32_t *after;      /* [room] */
 };
 
-/* Bytes of one map. */
-size_t efs_maps_each(const struct efs_predictor *p);
 /* Allocates tables for the configured number of maps, or fewer if memory does not suffice; the caller needs `beside`
  * further bytes per map. 0, -E2BIG, -ENOMEM. */
 int efs_maps_open(struct efs_maps *maps, struct efs_predictor *p, size_t beside);
