@@ -186,6 +186,11 @@ result = ctl("up", f"{scratch('dense')}.safetensors", "--", "true", "{}")
 check("no experts are found: which tensors are the largest", result.returncode == 0 and re.search(
       r"warning: .*dense\.safetensors: no experts were found: all of it is served as dense\nhint: .* block\.0\.weird\.a, "
       r"block\.0\.weird\.b; .*`mkexpertfs --experts 'REGEX'`", result.stderr), result)
+with open(scratch("later.gguf"), "wb") as file:
+    file.write(b"GGUF" + struct.pack("<IQQ", 99, 0, 0) + bytes(64))
+result = ctl("up", scratch("later.gguf"), "--", "true", "{}")
+check("a GGUF file of an unknown version: a warning", result.returncode == 0 and re.search(
+      r"warning: .*/later\.gguf: header at offset 0: GGUF version 99; .*; served as plain bytes", result.stderr), result)
 
 print("-- warmup")
 store, mount = up("for warmup", model)

@@ -88,6 +88,11 @@ errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint
         checkpoint->layers += !before || before->layer != now->layer || strcmp(before->stack, now->stack) != 0;
     }
     efs_pack_warn_dense(&catalog, "served", checkpoint->warning, sizeof(checkpoint->warning));
+    bool alone = strcmp(catalog.root, path) != 0; /* a file, whose name the caller prints */
+    for (size_t f = 0; f < catalog.file_count && !catalog.tensor_count && !*checkpoint->warning; f++)
+        if (catalog.files[f].note)
+            snprintf(checkpoint->warning, sizeof(checkpoint->warning), "%.800s; served as plain bytes, without experts",
+                     catalog.files[f].note + (alone ? strlen(catalog.files[f].path) + 2 : 0));
     rc = catalog_key(&catalog, &checkpoint->key, err);
     efs_catalog_free(&catalog);
     return rc;

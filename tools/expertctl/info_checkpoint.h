@@ -12,7 +12,7 @@ struct ctl_checkpoint {
     uint64_t expert_coded_bytes; /* estimate, by measured ratios of trained weights */
     uint64_t store_bytes;        /* the same of the whole store */
     uint64_t key;                /* checksum of the path, size and time of change of each file */
-    char warning[1024];          /* of serving it in place, with a hint: no experts were found; "": none */
+    char warning[1024]; /* of serving it in place, with a hint: no experts were found, or no tensors read; "": none */
 };
 
 /* Whether path is a directory, a GGUF file or a file named *.safetensors or *.gguf. */
