@@ -11,7 +11,7 @@ store = make_store(model, "--codec", "cascade")
 name = max(files_below(model), key=lambda name: os.path.getsize(f"{model}/{name}"))
 want = open(f"{model}/{name}", "rb").read()
 store_bytes = os.path.getsize(store)
-OPTIONS = "nostate,nopassthrough,direct_io=on,budget=256M"
+OPTIONS = "nostate,nopassthrough,direct_io=on,budget=128M"  # less than the store, which would stay in memory
 WINDOW = 32 << 20  # the engine's read-ahead; less with a smaller budget
 MEMORY = 2 * WINDOW  # of all streams together, in passing
 BEFORE = WINDOW // 3 + (4 << 20)  # coded bytes read before a reader is recognised as a scan
