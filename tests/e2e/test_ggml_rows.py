@@ -4,7 +4,7 @@
 with the bits of ggml's CPU backend; the table is not mapped; an id out of range and a damaged store fail. In a whole model, too; a table that is also the output
 matrix is left to the CPU backend."""
 from e2e import *
-from test_ggml import PLUGIN, PYTHON, client, need_plugin, number, plugin_environment, same
+from test_ggml import PLUGIN, PRELOADED, PYTHON, client, drop, need_plugin, number, plugin_environment, same
 
 CLIENT = os.path.join(ROOT, "tests", "clients", "ggml_rows.py")
 
@@ -55,12 +55,43 @@ def single():
           "checksum differs" in result.stderr, result.stdout[-500:] + result.stderr[-1500:])
 
 
+LOADED = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from ggml import cached_bytes
+import llama_cpp
+path, want = sys.argv[2], int(sys.argv[3])
+print("before:", cached_bytes(path))
+model = llama_cpp.Llama(path, n_ctx=64, verbose=False)
+end = time.monotonic() + 60
+while cached_bytes(path) < want and time.monotonic() < end:
+    time.sleep(0.05)
+print("cached:", cached_bytes(path))
+"""
+
+
+def read_ahead(model, store):
+    """When a context is created, all tensors that stay mapped are read ahead, also one larger than a read-ahead of the
+    disk: the output matrix."""
+    environment = {**plugin_environment(store), "LD_PRELOAD": PRELOADED}
+    want = 66600 * 512 * 2
+    drop(model)
+    result = run(PYTHON, "-c", LOADED, os.path.dirname(CLIENT), model, str(want), env=environment, timeout=240)
+    if not check("a model is loaded", result.returncode == 0, result.stderr[-1500:]):
+        return
+    if number("before", result) > 0:
+        note("left out: pages of this file system stay in memory")
+    else:
+        check("a model: the output matrix is read ahead", number("cached", result) >= want, result.stdout)
+
+
 def whole():
     """A model with a token embedding of 65 MiB."""
     folder = make_model("vocab", "-F", "qwen3-moe", "-d", "512", "-i", "256", "-e", "4", "--experts-per-token", "2", "-l",
                         "2", "--vocab", "66600", "--format", "gguf")
     model = os.path.join(folder, "model.gguf")
     store = make_store(folder)
+    read_ahead(model, store)
     plain = client(model, "--prompts", "1,64", plugin=None, name="plain")
     if check("a model: llama.cpp by itself runs", plain.returncode == 0, plain.stderr[-1500:]):
         for plugin in ("path", "preload"):

@@ -16,6 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define WILLNEED_BYTES ((uintptr_t)128 << 10)
+
 #define EFSG_API __attribute__((visibility("default")))
 
 /* The symbols have the names of libc; the C names differ because libc's headers may redefine them, mmap as mmap64. */
@@ -171,13 +173,15 @@ static int range_order(const void *pa, const void *pb)
     return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
-/* Only advice, so it is harmless if the program has unmapped the range meanwhile. */
+/* Only advice, so it is harmless if the program has unmapped the range meanwhile. In pieces: a call reads at most the
+ * larger of the read-ahead of the disk and its largest request. */
 static void read_ahead(uintptr_t begin, uintptr_t end)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    begin = begin / page * page;
-    if (begin < end)
-        (void)madvise((void *)begin, end - begin, MADV_WILLNEED); // NOLINT: an address rounded to pages
+    for (uintptr_t at = begin / page * page, bytes; at < end; at += bytes) {
+        bytes = end - at < WILLNEED_BYTES ? end - at : WILLNEED_BYTES;
+        (void)madvise((void *)at, bytes, MADV_WILLNEED); // NOLINT: an address rounded to pages
+    }
 }
 
 static void mapping_read_rest(struct mapping *m)
