@@ -121,6 +121,10 @@ size_t efs_rows_scratch_bytes(uint32_t count, size_t bytes); /* 0: a limit is ex
 errint_t efs_read_rows(struct efs *fs, uint32_t file, const struct efs_row *rows, uint32_t count, size_t bytes,
                        void *scratch);
 
+/* A hint of efs_stream_new(): efs_read() of a few pages of a dense tensor may wait for the disk on the calling thread,
+ * which takes fewer changes of threads. */
+#define EFS_STREAM_MAY_BLOCK 0x100u
+
 /* Whether any of these bytes of a file are an expert's. */
 bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes);
 

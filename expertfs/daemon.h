@@ -5,9 +5,10 @@
  *   options -> engine -> tree -> session (mount, INIT) -> receiving threads -> ops -> reads | opens | control
  *
  * Threads: main (starts the mount, waits for signals, stops it), receiving threads (read requests of the kernel and
- * answer those that need no disk; may block on a reply buffer, never on the disk), the engine's workers (complete reads
- * and opens when the data is in memory), the export thread (export.c) and the log thread (log_queue.c). No thread
- * accesses files of the mount: the request would wait for this daemon, which could then not be killed.
+ * answer those that need no disk, and small reads, during which all but one may block on the disk; may block on a reply
+ * buffer), the engine's workers (complete reads and opens when the data is in memory), the export thread (export.c) and
+ * the log thread (log_queue.c). No thread accesses files of the mount: the request would wait for this daemon, which
+ * could then not be killed.
  *
  * After daemon_start() all fields are constant except those that name a lock or are atomic.
  */
@@ -33,7 +34,8 @@ struct efsd {
     struct efsd_options options;
     struct efs *fs;
     struct efs_store_info info;
-    struct efs_stream *streams[2]; /* indexed by EFS_STREAM_*; shared by all readers */
+    struct efs_stream *streams[2][2]; /* [EFS_STREAM_MAY_BLOCK][EFS_STREAM_...]; shared by all readers */
+    _Atomic unsigned blocking;        /* receiving threads in efs_read() that may wait for the disk */
     uint32_t expert_count;
     struct efsd_tree tree;
     struct efsd_buffers buffers;

@@ -30,11 +30,11 @@
 #define NAME_BYTES 224u           /* and per file for the tree */
 #define MIB (UINT64_C(1) << 20)
 
-/* Receiving threads: half of the online cores, 2 to 8. */
+/* Receiving threads: half of the online cores, 4 to 8. All but one may wait for the disk in a small read. */
 static unsigned thread_count(void)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores < 4 ? 2 : cores > 16 ? 8 : (unsigned)cores / 2;
+    return cores < 8 ? 4 : cores > 16 ? 8 : (unsigned)cores / 2;
 }
 
 /* Reply buffers: 1/64 of the budget, BUFFERS_LEAST to BUFFERS_MOST. */
@@ -73,8 +73,9 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         return rc;
     daemon->expert_count = efs_expert_count(daemon->fs);
     efs_store_info(efs_get_store(daemon->fs), &daemon->info);
-    for (uint32_t hints = 0; hints < 2; hints++) {
-        rc = efs_stream_new(daemon->fs, hints, &daemon->streams[hints]);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t hints = i % 2 | (i < 2 ? 0 : EFS_STREAM_MAY_BLOCK);
+        rc = efs_stream_new(daemon->fs, hints, &daemon->streams[i / 2][i % 2]);
         if (rc)
             return efs_fail(err, rc, "no memory");
     }
@@ -276,8 +277,8 @@ static void daemon_end(struct efsd *daemon)
         efs_close(daemon->fs);
         daemon->fs = NULL;
     }
-    for (uint32_t hints = 0; hints < 2; hints++)
-        efs_stream_free(daemon->streams[hints]);
+    for (uint32_t i = 0; i < 4; i++)
+        efs_stream_free(daemon->streams[i / 2][i % 2]);
     efsd_export_free(daemon->export);
     efsd_session_end(daemon);
     efsd_opens_free(daemon);

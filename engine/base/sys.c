@@ -338,8 +338,10 @@ void *efs_sys_aligned_alloc(size_t alignment, size_t bytes)
     return posix_memalign(&p, alignment, bytes) ? NULL : p;
 }
 
-int efs_sys_uring_init(struct io_uring *ring, unsigned depth)
+int efs_sys_uring_init(struct io_uring *ring, unsigned depth, bool any_thread)
 {
+    if (any_thread)
+        return io_uring_queue_init(depth, ring, 0);
     /* One thread submits and reaps, so completions need not interrupt it. Older kernels reject the flags (-EINVAL). */
     int rc = io_uring_queue_init(depth, ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
     return rc == -EINVAL ? io_uring_queue_init(depth, ring, 0) : rc;
@@ -368,9 +370,9 @@ int efs_sys_uring_submit(struct io_uring *ring)
     return io_uring_submit(ring);
 }
 
-int efs_sys_uring_wait(struct io_uring *ring)
+int efs_sys_uring_wait(struct io_uring *ring, unsigned count)
 {
-    return io_uring_submit_and_wait(ring, 1);
+    return io_uring_submit_and_wait(ring, count);
 }
 
 int efs_sys_uring_result(int result)

@@ -100,12 +100,14 @@ void *efs_sys_aligned_alloc(size_t alignment, size_t bytes);
  * of submitted requests or -errno, and requests that were not submitted remain in the queue. efs_sys_uring_result()
  * returns the result of a completed read; tests inject failed and short reads there. */
 struct io_uring;
-int efs_sys_uring_init(struct io_uring *ring, unsigned depth);
+int efs_sys_uring_init(struct io_uring *ring, unsigned depth,
+                       bool any_thread); /* else only the calling thread uses it */
 int efs_sys_uring_files(struct io_uring *ring, const int *fds, unsigned count);
 int efs_sys_uring_slots(struct io_uring *ring, unsigned count); /* empty slots, for efs_sys_uring_register() */
 int efs_sys_uring_register(struct io_uring *ring, unsigned slot, void *base, size_t bytes); /* bytes 0: unregister */
 int efs_sys_uring_submit(struct io_uring *ring);
-int efs_sys_uring_wait(struct io_uring *ring); /* also submits; blocks until a completion is available */
+int efs_sys_uring_wait(struct io_uring *ring, unsigned count); /* also submits; blocks until there are `count`
+                                                                  completions, or a signal */
 int efs_sys_uring_result(int result);
 
 /* Reads exactly `bytes` bytes, or at least `least` of them: 0, -errno, or -ENODATA at an early end of the file. */

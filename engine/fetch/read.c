@@ -52,6 +52,7 @@ struct read {
     void *arg;
     uint8_t *dst;
     size_t bytes;
+    bool may_block;      /* EFS_STREAM_MAY_BLOCK */
     uint32_t prev_group; /* with lock held: group of the previous part; EFS_NONE: none */
     bool prev_resident;  /* that part was in memory */
     _Atomic uint32_t remaining;
@@ -112,6 +113,7 @@ static void part_read_small(struct part *p)
                                   .begin = p->begin,
                                   .bytes = p->bytes,
                                   .dst = p->dst,
+                                  .may_block = p->read->may_block,
                                   .done = part_small_done};
     efs_small_read(p->read->fs, &p->small);
 }
@@ -461,6 +463,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     }
     *r = (struct read){
         .fs = fs, .done = done, .arg = arg, .dst = dst, .bytes = len, .prev_group = EFS_NONE, .remaining = 1};
+    r->may_block = stream && stream->may_block;
     efs_in_flight_begin(fs);
     struct parts parts = {NULL, &parts.head};
     struct served served = {{NULL, &served.ready.head}, {NULL, &served.full.head}, {NULL, &served.direct.head}};

@@ -4,6 +4,7 @@
 
 #include "checks.h"
 #include "container.h"
+#include "direct.h"
 #include "fragment.h"
 #include "kernels.h"
 #include "sys.h"
@@ -27,6 +28,7 @@ struct slot {
     struct efs *fs;
     struct efs_small *read;
     struct efs_job job;
+    struct efs_direct direct;
     size_t done; /* bytes of the read that are decoded */
     /* The shard that has the next bytes, and what is needed of it. */
     uint32_t shard;
@@ -126,10 +128,10 @@ static bool look_up(struct slot *slot)
     return true;
 }
 
-/* Compares the pages that were read with their checksums. -EUCLEAN: they differ. */
-static errint_t check_pages(const struct slot *slot)
+/* Compares the pages that were read with their checksums, if there are any. */
+static bool pages_are_good(const struct slot *slot)
 {
-    for (uint32_t i = 0; i < slot->page_count; i++) {
+    for (uint32_t i = 0; i < slot->page_count && !slot->fs->store->plain; i++) {
         const struct slot_page *page = &slot->pages[i];
         if (!page->missing || page->key.chunk == EFS_NONE)
             continue;
@@ -137,27 +139,21 @@ static errint_t check_pages(const struct slot *slot)
         const uint8_t *block =
             page_memory(slot, find_page(slot, checks_key(&place), slot->page_count)) + place.block % EFS_ALIGN;
         if (!efs_check_block(block) || !efs_check_page(&place, block, page_memory(slot, i)))
-            return -EUCLEAN;
+            return false;
     }
-    return 0;
+    return true;
 }
 
-/* Makes the pages that were read fragments, after check_pages() if there are checksums. -EUCLEAN: they differ. */
-static errint_t take_pages(struct slot *slot)
+/* Makes the pages that were read fragments. Lock held. */
+static void put_pages(struct slot *slot)
 {
-    struct efs *fs = slot->fs;
-    if (!fs->store->plain && check_pages(slot) < 0)
-        return -EUCLEAN;
-    efs_lock(fs);
     for (uint32_t i = 0; i < slot->page_count; i++) {
         struct slot_page *page = &slot->pages[i];
         if (page->missing)
-            efs_fragment_put(fs, page->key, page->key.chunk == EFS_NONE ? EFS_NONE : slot->read->extent,
+            efs_fragment_put(slot->fs, page->key, page->key.chunk == EFS_NONE ? EFS_NONE : slot->read->extent,
                              page_memory(slot, i));
         page->missing = false;
     }
-    efs_unlock(fs);
-    return 0;
 }
 
 /* ---- the disk ---- */
@@ -173,8 +169,8 @@ static void slot_io_done(struct efs_io *io, errint_t error)
         efs_workers_push(slot->fs->workers, &slot->job);
 }
 
-/* Reads the missing pages, adjacent ones together. false: none is missing. */
-static bool read_missing(struct slot *slot)
+/* The reads of the missing pages, adjacent ones together, linked; their number. */
+static uint32_t missing_reads(struct slot *slot)
 {
     struct efs_io *last = NULL;
     uint32_t count = 0;
@@ -197,13 +193,32 @@ static bool read_missing(struct slot *slot)
             last->next = io;
         last = io;
     }
-    if (count == 0)
+    slot->from_disk = slot->from_disk || count > 0;
+    return count;
+}
+
+/* Reads on this thread, if the read may block. false: not read. */
+static bool read_direct(struct slot *slot, uint32_t count)
+{
+    struct efs *fs = slot->fs;
+    int fd = slot->read->may_block ? efs_io_direct_fd(fs->io) : -1;
+    uint64_t bytes = 0;
+    if (fd < 0 || efs_direct_read(&slot->direct, fd, &slot->io[0].io) < 0)
         return false;
-    slot->from_disk = true;
+    for (uint32_t i = 0; i < count; i++)
+        bytes += slot->io[i].io.bytes;
+    efs_count(&fs->stats, disk_reads, count);
+    efs_count(&fs->stats, disk_bytes, bytes);
+    return true;
+}
+
+/* Reads by the I/O thread; slot_run() goes on, on a worker, which must not wait for the disk. */
+static void read_queued(struct slot *slot, uint32_t count)
+{
+    slot->read->may_block = false;
     slot->pending = count;
     slot->job.run = slot_run;
     efs_io_submit(slot->fs->io, &slot->io[0].io);
-    return true;
 }
 
 /* ---- a shard's part of the read ---- */
@@ -342,17 +357,29 @@ static void slot_end(struct slot *slot, bool good)
     read->done(fs, read, good ? 0 : -EAGAIN);
 }
 
-/* Goes on with the read until it waits for the disk or ends. */
+static bool put_and_gather(struct slot *slot)
+{
+    efs_lock(slot->fs);
+    put_pages(slot);
+    bool good = gather(slot);
+    efs_unlock(slot->fs);
+    return good;
+}
+
+/* Goes on with the read, whose pages are good, until it waits for the I/O thread or ends. */
 static void slot_continue(struct slot *slot)
 {
-    struct efs *fs = slot->fs;
+    uint32_t count;
     bool good;
     do {
-        efs_lock(fs);
-        good = gather(slot);
-        efs_unlock(fs);
-        if (good && read_missing(slot))
-            return;
+        good = put_and_gather(slot);
+        while (good && (count = missing_reads(slot)) > 0) {
+            if (!read_direct(slot, count)) {
+                read_queued(slot, count);
+                return;
+            }
+            good = pages_are_good(slot) && put_and_gather(slot);
+        }
         good = good && decode(slot);
         slot->done += slot->bytes;
     } while (good && slot->done < slot->read->bytes && (good = piece_begin(slot)));
@@ -363,7 +390,7 @@ static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct slot *slot = EFS_CONTAINER(job, struct slot, job);
     (void)scratch;
-    if (slot->error < 0 || take_pages(slot) < 0)
+    if (slot->error < 0 || !pages_are_good(slot))
         slot_end(slot, false);
     else
         slot_continue(slot);
@@ -382,8 +409,10 @@ static void slot_begin(struct slot *slot)
 
 static void slot_start(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
+    struct slot *slot = EFS_CONTAINER(job, struct slot, job);
     (void)scratch;
-    slot_begin(EFS_CONTAINER(job, struct slot, job));
+    slot->read->may_block = false; /* a worker does not wait for the disk */
+    slot_begin(slot);
 }
 
 void efs_small_read(struct efs *fs, struct efs_small *read)
@@ -440,6 +469,8 @@ void efs_small_destroy(struct efs *fs)
     struct efs_small_slots *slots = fs->small;
     if (!slots)
         return;
+    for (unsigned i = 0; i < SLOTS; i++)
+        efs_direct_close(&slots->slot[i].direct);
     efs_slots_destroy(&slots->slots);
     free(slots);
     fs->small = NULL;

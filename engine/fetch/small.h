@@ -22,6 +22,7 @@ struct efs_small {
     uint64_t begin;
     size_t bytes;
     uint8_t *dst;
+    bool may_block; /* the calling thread may wait for the disk */
     /* Called once, on the caller's thread before efs_small_read() returns or on a worker, without lock. May free the
      * struct. -EAGAIN: not read; another way of reading the same bytes reports why, or succeeds. */
     void (*done)(struct efs *fs, struct efs_small *read, errint_t error);
@@ -29,7 +30,7 @@ struct efs_small {
 
 /* With lock held: whether to read these bytes, inside the extent, by efs_small_read(). */
 bool efs_small_serves(const struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes);
-/* Starts the read, or queues it for a slot. Without lock. The caller keeps the store open until done(). */
+/* Makes or starts the read, or queues it for a slot. Without lock. The caller keeps the store open until done(). */
 void efs_small_read(struct efs *fs, struct efs_small *read);
 
 /* Memory of all slots, bytes: part of the fixed memory; 0 for a packed store without page checksums. */

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 struct efs_stream { /* walks are shared by all streams: efs_extents.streams */
-    bool no_readahead;
+    bool no_readahead, may_block;
 };
 
 #endif

@@ -63,6 +63,8 @@ struct efs_backing_ops {
 struct efs_backing {
     const struct efs_backing_ops *ops;
     struct efs_backing_info info;
+    _Atomic int direct_fd; /* the file at address 0, if there is no other: any thread may read it; -1: none, or reads of
+                              it are rejected */
     /* set by efs_io_queue_start(): */
     struct efs_io_queue *queue;
     struct efs_stats_counters *stats;

@@ -79,6 +79,7 @@ static bool file_fall_back(struct backing_file *f, const struct efs_backing_read
         if (f->direct && f->o.fell_back)
             f->o.fell_back(f->o.arg, "O_DIRECT", (errint_t)result);
         f->direct = false;
+        atomic_store(&f->b.direct_fd, -1);
         return true;
     }
     return f->uring && file_is_refused(f, (int)result);
@@ -214,7 +215,7 @@ static void file_wait_ring(struct backing_file *f)
     struct io_uring_cqe *cqe;
     file_arm_wake(f);
     if (!f->refused)
-        file_is_refused(f, efs_sys_uring_wait(&f->ring));
+        file_is_refused(f, efs_sys_uring_wait(&f->ring, 1));
     while (io_uring_peek_cqe(&f->ring, &cqe) == 0) {
         struct efs_backing_read *read = io_uring_cqe_get_data(cqe);
         int result = read ? efs_sys_uring_result(cqe->res) : 0;
@@ -278,7 +279,7 @@ static bool file_register_files(struct backing_file *f)
 static void file_start(struct efs_backing *b)
 {
     struct backing_file *f = file_of(b);
-    if (efs_sys_uring_init(&f->ring, 2 * DEPTH) >= 0) {
+    if (efs_sys_uring_init(&f->ring, 2 * DEPTH, false) >= 0) {
         f->uring = file_register_files(f);
         if (!f->uring)
             io_uring_queue_exit(&f->ring);
@@ -324,5 +325,6 @@ struct efs_backing *efs_backing_file_new(const struct efs_backing_file_options *
     for (unsigned i = 0; i < count; i++)
         f->direct = f->direct || f->parts[i].fd != f->parts[i].buffered_fd;
     f->drained = -1;
+    f->b.direct_fd = count == 1 && !options->check ? f->parts[0].fd : -1;
     return &f->b;
 }

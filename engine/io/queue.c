@@ -36,6 +36,7 @@ struct efs_io_queue {
     struct efs_io_list classes[EFS_IO_CLASSES];
     size_t window_bytes, inflight_bytes, idle_bytes; /* idle_bytes: bytes of idle reads among inflight_bytes */
     unsigned inflight, idle_inflight;
+    _Atomic bool has_idle; /* for other threads: idle reads were queued or in flight */
     uint64_t busy_since_ns;
     struct efs_rates_burst burst; /* measured since busy_since_ns */
     bool burst_discarded;
@@ -108,6 +109,7 @@ static bool queue_collect(struct efs_io_queue *q)
     bool idle = q->inflight == 0 && !q->classes[EFS_IO_DEMAND].head && !q->classes[EFS_IO_AHEAD].head &&
                 !q->classes[EFS_IO_IDLE].head;
     q->sleeping = q->may_sleep = true;
+    atomic_store_explicit(&q->has_idle, q->idle_inflight > 0 || q->classes[EFS_IO_IDLE].head, memory_order_relaxed);
     bool end = q->stop && idle;
     pthread_mutex_unlock(&q->lock);
     return end;
@@ -380,6 +382,11 @@ void efs_io_apply_changes(struct efs_io_queue *q)
     pthread_mutex_lock(&q->lock);
     q->changed = true;
     queue_unlock_and_wake(q);
+}
+
+int efs_io_direct_fd(const struct efs_io_queue *q)
+{
+    return atomic_load_explicit(&q->has_idle, memory_order_relaxed) ? -1 : atomic_load(&q->b->direct_fd);
 }
 
 size_t efs_io_window_bytes(const struct efs_io_queue *q)

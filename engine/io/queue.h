@@ -6,7 +6,8 @@
  * core/, cache/, budget/, planner/, prefetch/, fetch/ and serve/ call it. It never takes efs.lock, except in callbacks,
  * and never knows experts: it gets offsets, memory and jobs.
  *
- * The I/O thread is the only thread that reads the store while it is served. The bytes come from a backing (backing.h).
+ * The I/O thread reads the store while it is served; threads that may wait read a few pages themselves (direct.h). The
+ * bytes come from a backing (backing.h).
  */
 #ifndef EFS_IO_QUEUE_H
 #define EFS_IO_QUEUE_H
@@ -73,6 +74,9 @@ size_t efs_io_window_bytes(const struct efs_io_queue *queue);
 void efs_io_submit(struct efs_io_queue *queue, struct efs_io *requests);
 /* Makes the I/O thread examine the `change` of all queued requests. Any thread; does not wait for it. */
 void efs_io_apply_changes(struct efs_io_queue *queue);
+/* The descriptor for reads by other threads (direct.h); offsets are those of the store. -1: read by efs_io_submit(),
+ * because the backing is no single file, or idle reads are queued or in flight, which must not compete with demand. */
+int efs_io_direct_fd(const struct efs_io_queue *queue);
 /* Reads to any memory and waits, for efs_store_open_from(): queue is a struct efs_io_queue. offset and bytes are
  * multiples of the backing's align. Not on the I/O thread. 0 or -errno; -EINVAL: not aligned; -EIO also if the source
  * ends before. */

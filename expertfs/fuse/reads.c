@@ -55,12 +55,12 @@ static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes
 }
 
 /*
- * Stream of a read for the page cache. Such reads are caused by faults in mappings, where the kernel reads around each
+ * Hint for a read for the page cache. Such reads are caused by faults in mappings, where the kernel reads around each
  * fault and a little ahead: three consecutive reads do not predict the next 32 MiB, and a read at the edge of an expert
  * does not predict the rest of the expert. So the engine does read-ahead only after a long run. Before, the stream is
  * EFS_STREAM_NO_READAHEAD, which loads only the bytes of each read.
  */
-static struct efs_stream *open_stream(const struct efsd *daemon, struct efsd_open *open, size_t bytes, uint64_t offset)
+static enum efs_stream_hint open_hint(struct efsd_open *open, size_t bytes, uint64_t offset)
 {
     struct efsd_faults *faults = &open->faults;
     uint64_t next = atomic_load_explicit(&faults->next, memory_order_relaxed), end = offset + bytes;
@@ -73,13 +73,15 @@ static struct efs_stream *open_stream(const struct efsd *daemon, struct efsd_ope
     }
     uint64_t begin = atomic_load_explicit(&faults->begin, memory_order_relaxed);
     bool scan = end > begin + (begin < FAULTS_GAP_BYTES ? FAULTS_SCAN_FROM_START_BYTES : FAULTS_SCAN_BYTES);
-    return daemon->streams[scan ? EFS_STREAM_SEQUENTIAL : EFS_STREAM_NO_READAHEAD];
+    return scan ? EFS_STREAM_SEQUENTIAL : EFS_STREAM_NO_READAHEAD;
 }
 
-static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efs_stream *stream,
+/* The read may wait for the disk on this thread, except on the last receiving thread: an interrupt must be received
+ * when the disk does not respond. */
+static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, enum efs_stream_hint hint,
                            size_t bytes, uint64_t offset)
 {
-    bool waited;
+    bool waited, may_block = atomic_fetch_add(&daemon->blocking, 1) + 1 < daemon->threads;
     struct efsd_buffer *buffer = efsd_buffer_get(&daemon->buffers, &waited);
     if (waited)
         efsd_count(&daemon->counters.reply_waits, 1);
@@ -93,7 +95,9 @@ static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open
     arming = ARMED;
     if (interrupted)
         read_interrupted(req, buffer);
-    efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream, offset, buffer->begin, bytes, read_done, buffer);
+    efs_read(daemon->fs, daemon->tree.nodes[open->node].id, daemon->streams[may_block][hint], offset, buffer->begin,
+             bytes, read_done, buffer);
+    atomic_fetch_sub(&daemon->blocking, 1);
 }
 
 /* Drops one reference on open, now or when the read in flight is answered. */
@@ -105,14 +109,14 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     efsd_shrink_read(daemon, bytes, cached);
     if (cached) {
         efsd_opens_mapped(daemon, open->node);
-        read_by_engine(daemon, req, open, open_stream(daemon, open, bytes, offset), bytes, offset);
+        read_by_engine(daemon, req, open, open_hint(open, bytes, offset), bytes, offset);
         return;
     }
     bool follows = efsd_decode_ahead_predict(daemon, open, offset, bytes);
     if (efsd_decode_ahead_serve(daemon, req, open->node, offset, bytes))
         efsd_open_unref(open);
     else
-        read_by_engine(daemon, req, open, daemon->streams[EFS_STREAM_SEQUENTIAL], bytes, offset);
+        read_by_engine(daemon, req, open, EFS_STREAM_SEQUENTIAL, bytes, offset);
     if (follows)
         efsd_decode_ahead_start_next(daemon, open);
 }

@@ -147,6 +147,35 @@ TEST(pages)
     }
 }
 
+static void done_now(void *arg, errint_t error, size_t n)
+{
+    *(size_t *)arg = error < 0 ? 0 : n;
+}
+
+/* A stream that may block: the read is complete when the call returns, also when its pages come from the store. */
+TEST(by_the_calling_thread)
+{
+    for (unsigned f = 0; f < FORMATS; f++) {
+        struct efs *fs = fixture_open(&models[f], (struct efs_options){.workers = 1, .no_state = true});
+        struct efs_stream *stream;
+        struct efs_stats before = fixture_drain(fs), after;
+        uint8_t got[SMALL];
+        assert_int_equal(efs_stream_new(fs, EFS_STREAM_NO_READAHEAD | EFS_STREAM_MAY_BLOCK, &stream), 0);
+        for (unsigned i = 0; i < 40; i++) {
+            size_t n = 1 + fixture_random(&seed) % 5000, done = 0;
+            uint64_t at = bytes[f] - 2 * MIB + fixture_random(&seed) % (MIB - n);
+            efs_read(fs, 0, stream, at, got, n, done_now, &done);
+            assert_int_equal(done, n);
+            assert_memory_equal(got, raw[f] + at, n);
+        }
+        after = fixture_drain(fs);
+        assert_true(after.reads_small - before.reads_small >= 40);
+        assert_true(after.disk_reads > before.disk_reads && after.disk_bytes > before.disk_bytes);
+        efs_stream_free(stream);
+        efs_close(fs);
+    }
+}
+
 /* Readers that come back to half of an extent's pages get all of it. */
 TEST(promotion)
 {

@@ -152,12 +152,13 @@ FAILING(int, efs_sys_thread, THREAD, (pthread_t * thread, const pthread_attr_t *
 FAILING(int, efs_sys_mprotect, MPROTECT, (void *addr, size_t bytes, int prot), (addr, bytes, prot))
 FAILING(int, efs_sys_mbind, MBIND, (void *addr, size_t bytes, uint32_t node), (addr, bytes, node))
 FAILING(int64_t, efs_sys_huge_bytes, HUGE_BYTES, (const void *addr, size_t bytes), (addr, bytes))
-FAILING(int, efs_sys_uring_init, URING_INIT, (struct io_uring * ring, unsigned depth), (ring, depth))
+FAILING(int, efs_sys_uring_init, URING_INIT, (struct io_uring * ring, unsigned depth, bool any_thread),
+        (ring, depth, any_thread))
 FAILING(int, efs_sys_uring_submit, URING_SUBMIT, (struct io_uring * ring), (ring))
 FAILING(int, efs_sys_uring_files, URING_FILES, (struct io_uring * ring, const int *fds, unsigned count),
         (ring, fds, count))
 FAILING(int, efs_sys_uring_slots, URING_SLOTS, (struct io_uring * ring, unsigned count), (ring, count))
-FAILING(int, efs_sys_uring_wait, URING_WAIT, (struct io_uring * ring), (ring))
+FAILING(int, efs_sys_uring_wait, URING_WAIT, (struct io_uring * ring, unsigned count), (ring, count))
 FAILING_CHANGE(efs_sys_fallocate, FALLOCATE, (int fd, int mode, uint64_t offset, uint64_t bytes),
                (fd, mode, offset, bytes))
 FAILING_CHANGE(efs_sys_unlinkat, UNLINK, (int dir, const char *path, int flags), (dir, path, flags))
