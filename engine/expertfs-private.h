@@ -127,6 +127,9 @@ errint_t efs_read_rows(struct efs *fs, uint32_t file, const struct efs_row *rows
 
 /* Whether any of these bytes of a file are an expert's. */
 bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes);
+/* Whether a read of a page at this offset of a file takes only a few pages of the store: it is of a large tensor
+ * outside experts, and not in memory. file: a number below efs_file_count(). */
+bool efs_file_reads_pages(struct efs *fs, uint32_t file, uint64_t offset);
 
 /*
  * Rows of a matrix of an expert (efs_client_tensors(), full or coded, any dtype) as the checkpoint has them, from row

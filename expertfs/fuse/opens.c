@@ -37,7 +37,8 @@ errint_t efsd_opens_init(struct efsd *daemon)
     pthread_mutex_init(&daemon->opens.lock, NULL);
     daemon->opens.shares = calloc((size_t)daemon->expert_count + 1, sizeof(*daemon->opens.shares));
     daemon->opens.mapped = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.mapped));
-    return daemon->opens.shares && daemon->opens.mapped ? 0 : -ENOMEM;
+    daemon->opens.refused = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.refused));
+    return daemon->opens.shares && daemon->opens.mapped && daemon->opens.refused ? 0 : -ENOMEM;
 }
 
 /* Each open is in one of the two lists, from open_new() to efsd_open_release(). */
@@ -80,6 +81,7 @@ static struct efsd_open *open_new(struct efsd *daemon, fuse_req_t req, uint32_t 
     open->node = node;
     open->thread = (uint32_t)fuse_req_ctx(req)->pid;
     open->user = fuse_req_ctx(req)->uid;
+    efsd_read_around_init(&open->around);
     atomic_init(&open->references, 1);
     pthread_mutex_lock(&daemon->opens.lock);
     open_list_add(&daemon->opens.answered, open);
@@ -121,6 +123,7 @@ void efsd_open_unref(struct efsd_open *open)
     assert(before > 0);
     if (before == 1) {
         assert(!open->link); /* it is in no list */
+        pthread_mutex_destroy(&open->around.lock);
         free(open->text);
         free(open);
     }
@@ -130,7 +133,8 @@ void efsd_opens_free(struct efsd *daemon)
 {
     struct efsd_opens *opens = &daemon->opens;
     free(opens->mapped);
-    opens->mapped = NULL;
+    free(opens->refused);
+    opens->mapped = opens->refused = NULL;
     if (!opens->shares)
         return;
     assert(!opens->waiting); /* the engine has completed all leases */
@@ -200,6 +204,16 @@ void efsd_opens_mapped(struct efsd *daemon, uint32_t node)
         atomic_store_explicit(mapped, true, memory_order_relaxed);
 }
 
+void efsd_opens_refused(struct efsd *daemon, uint32_t node)
+{
+    atomic_store_explicit(&daemon->opens.refused[node], true, memory_order_relaxed);
+}
+
+bool efsd_opens_complete(struct efsd *daemon, uint32_t node)
+{
+    return atomic_exchange(&daemon->opens.refused[node], false);
+}
+
 /*
  * True if read() of this open bypasses the page cache. Mapping a file that was opened with direct_io first drops its
  * cached pages, for all processes that have it mapped. So files of the checkpoint that are known to be mapped are
@@ -229,7 +243,8 @@ static void open_reply(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
                1);
     uint64_t handle = (uint64_t)(uintptr_t)open;
     atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
-    struct fuse_file_info file = {.fh = handle, .direct_io = direct, .keep_cache = !control, .noflush = 1};
+    bool keep_cache = !control && !efsd_opens_complete(daemon, open->node);
+    struct fuse_file_info file = {.fh = handle, .direct_io = direct, .keep_cache = keep_cache, .noflush = 1};
     int rc = backed ? efsd_reply_backed(req, handle, open->share->backing_id) : fuse_reply_open(req, &file);
     if (rc == -ENOENT) /* the open was interrupted: no release will follow */
         efsd_open_release(daemon, open);

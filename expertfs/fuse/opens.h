@@ -9,6 +9,7 @@
 
 #include "decode_ahead.h"
 #include "mount.h"
+#include "read_around.h"
 
 struct efsd_share; /* shared by all opens of one expert */
 
@@ -20,6 +21,7 @@ struct efsd_faults {
 /* One open file; its address is the handle in the kernel. Freed after its release and its last read in flight. */
 struct efsd_open {
     struct efsd_faults faults;
+    struct efsd_read_around around;
     struct efsd_read_prediction prediction;
     uint32_t node;
     uint32_t thread, user; /* thread and user that opened it */
@@ -36,6 +38,7 @@ struct efsd_opens {
     pthread_mutex_t lock;       /* guards shares, waiting, answered, and the contents of shares */
     struct efsd_share **shares; /* by expert number; NULL: not open */
     _Atomic bool *mapped;       /* by node: it was read for the page cache, so with direct_io it is mapped */
+    _Atomic bool *refused;      /* by node: the page cache has pages without data, since a read was refused */
     struct efsd_open *waiting;  /* opens that wait for a lease */
     struct efsd_open *answered; /* all other opens */
 };
@@ -57,6 +60,11 @@ void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flag
 void efsd_open_release(struct efsd *daemon, struct efsd_open *open);
 /* Records that the node was read for the page cache, so it is mapped. Later opens keep its cached pages. */
 void efsd_opens_mapped(struct efsd *daemon, uint32_t node);
+/* Records that a read of the node for the page cache was refused. The next open drops its cached pages, so that a new
+ * reader does not find pages without data, which the kernel reads one by one. */
+void efsd_opens_refused(struct efsd *daemon, uint32_t node);
+/* Records that the pages without data are dropped. Returns whether there were any. */
+bool efsd_opens_complete(struct efsd *daemon, uint32_t node);
 /* The open of a handle that the kernel sent, possibly to another thread than the one that created it. Takes references
  * on it, each to be dropped by efsd_open_unref(). The thread that answers a read holds one until the reply was sent,
  * because the reader may close the file after the reply. */

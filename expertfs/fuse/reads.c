@@ -109,6 +109,16 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     efsd_shrink_read(daemon, bytes, cached);
     if (cached) {
         efsd_opens_mapped(daemon, open->node);
+        enum efsd_read_around_reply reply = efsd_read_around_note(daemon, open, bytes, offset);
+        if (reply == EFSD_READ_AROUND_SEQUENTIAL && efsd_opens_complete(daemon, open->node))
+            efsd_drop_pages(daemon, open->node);
+        if (reply == EFSD_READ_AROUND_REFUSE) {
+            efsd_count(&daemon->counters.reads_refused, 1);
+            efsd_opens_refused(daemon, open->node);
+            fuse_reply_err(req, EAGAIN);
+            efsd_open_unref(open);
+            return;
+        }
         read_by_engine(daemon, req, open, open_hint(open, bytes, offset), bytes, offset);
         return;
     }

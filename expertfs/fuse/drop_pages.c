@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * drop_pages.c - see drop_pages.h.
+ *
+ * The thread opens the file on the mount that this daemon serves, and calls posix_fadvise(2), which skips pages that
+ * are locked or mapped. Its table of descriptors is not shared and lacks the FUSE device: when the daemon is killed
+ * while the thread waits for the reply to its open, the other threads' table is closed, the device with it, and the
+ * open fails.
+ */
+#include "drop_pages.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "daemon.h"
+#include "expertfs-private.h"
+
+static void drop_pages_of(const struct efsd *daemon, const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && st.st_dev == daemon->device)
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+}
+
+static void *drop_pages_run(void *arg)
+{
+    struct efsd *daemon = arg;
+    struct efsd_drop_pages *drop = &daemon->drop_pages;
+    char path[sizeof(drop->path) + 4096];
+    bool alone = syscall(SYS_close_range, 0, ~0u, CLOSE_RANGE_UNSHARE) == 0; /* Linux 5.9 */
+    pthread_mutex_lock(&drop->lock);
+    while (alone && !drop->stop) {
+        if (!drop->path[0]) {
+            pthread_cond_wait(&drop->wake, &drop->lock);
+            continue;
+        }
+        int n = snprintf(path, sizeof(path), "%s/%s", daemon->options.mountpoint, drop->path);
+        pthread_mutex_unlock(&drop->lock);
+        if (n > 0 && (size_t)n < sizeof(path))
+            drop_pages_of(daemon, path);
+        pthread_mutex_lock(&drop->lock);
+        drop->path[0] = '\0';
+    }
+    pthread_mutex_unlock(&drop->lock);
+    return NULL;
+}
+
+void efsd_drop_pages_init(struct efsd_drop_pages *drop)
+{
+    pthread_mutex_init(&drop->lock, NULL);
+    pthread_cond_init(&drop->wake, NULL);
+}
+
+void efsd_drop_pages(struct efsd *daemon, uint32_t node)
+{
+    struct efsd_drop_pages *drop = &daemon->drop_pages;
+    struct efs_file_info info;
+    if (!daemon->device || efs_file_info(daemon->fs, daemon->tree.nodes[node].id, &info) < 0)
+        return;
+    pthread_mutex_lock(&drop->lock);
+    if (!drop->path[0]) {
+        snprintf(drop->path, sizeof(drop->path), "%s", info.path);
+        if (!drop->started && pthread_create(&drop->thread, NULL, drop_pages_run, daemon) == 0) {
+            drop->started = true;
+            pthread_setname_np(drop->thread, "efs-drop");
+        }
+        pthread_cond_signal(&drop->wake);
+    }
+    pthread_mutex_unlock(&drop->lock);
+}
+
+void efsd_drop_pages_stop(struct efsd *daemon)
+{
+    struct efsd_drop_pages *drop = &daemon->drop_pages;
+    pthread_mutex_lock(&drop->lock);
+    drop->stop = true;
+    pthread_cond_signal(&drop->wake);
+    pthread_mutex_unlock(&drop->lock);
+    if (drop->started)
+        pthread_join(drop->thread, NULL);
+    pthread_cond_destroy(&drop->wake);
+    pthread_mutex_destroy(&drop->lock);
+}
