@@ -172,7 +172,7 @@ static uint64_t full_hash(const struct efs *fs)
         const struct efs_full *f = efs_full_of(fs, e);
         hash = MIX(hash, f->state, f->protected, f->leases, f->readers, memfile_hash(f->memfile));
         for (const struct efs_request_item *item = f->waiters; item; item = item->next_waiter)
-            hash = mix(hash, listed(item));
+            hash = MIX(hash, listed(item), item->got == EFS_GOT_MEMFILE ? memfile_hash(item->memfile) : 0);
     }
     const struct efs_lru *lists[] = {&fs->full->protected, &fs->full->evictable};
     for (unsigned i = 0; i < 2; i++, hash = mix(hash, 1))
@@ -248,8 +248,6 @@ static uint64_t request_hash(const struct efs_request *r)
         hash = MIX(hash, item->form, item->state, item->got, item->waiting, item->reported, item->was_full, item->fresh,
                    (uint64_t)item->error, item->lease != NULL, item->remaining, (uint64_t)item->load_error,
                    item->from_disk, item->load != NULL, item->started, item->was_ready, item->was_loading);
-        if (item->state == EFS_ITEM_LOADING && item->got == EFS_GOT_MEMFILE && !item->lease)
-            hash = mix(hash, item->memfile != NULL);
         load = item->load ? item->load : load;
     }
     return load ? MIX(hash, load_hash(load)) : hash;

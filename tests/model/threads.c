@@ -145,14 +145,28 @@ static __attribute__((noinline)) void suspend(struct thread *t)
     assert_int_equal(swapcontext(&t->context, &explorer), 0);
 }
 
-WRAPPED(int, pthread_mutex_lock, (pthread_mutex_t * lock))
+/* Suspends the running step, if fewer are suspended than may be. */
+static void may_suspend(void)
 {
     unsigned suspended = 0;
-    if (!running || lock != all->options.lock)
-        return __real_pthread_mutex_lock(lock);
     for (unsigned i = 0; i <= THREADS_MAX; i++)
         suspended += all->slots[i].is_suspended;
-    if (running->locks++ > 0 && suspended < all->options.suspended_max)
+    if (suspended < all->options.suspended_max)
         suspend(running);
+}
+
+WRAPPED(int, pthread_mutex_lock, (pthread_mutex_t * lock))
+{
+    bool counts = running && lock == all->options.lock;
+    if (counts && running->locks++ > 0)
+        may_suspend();
     return __real_pthread_mutex_lock(lock);
+}
+
+WRAPPED(int, pthread_mutex_unlock, (pthread_mutex_t * lock))
+{
+    int rc = __real_pthread_mutex_unlock(lock);
+    if (running && lock == all->options.lock)
+        may_suspend();
+    return rc;
 }
