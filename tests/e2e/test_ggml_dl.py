@@ -98,7 +98,7 @@ def complete(port, number, out):
             "top_k": 1, "cache_prompt": False, "return_tokens": True, "ignore_eos": True}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/completion", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=300) as answer:
+    with urllib.request.urlopen(request, timeout=1000) as answer:
         out[number] = json.load(answer)["tokens"]
 
 

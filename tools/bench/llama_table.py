@@ -87,12 +87,12 @@ def replay(options):
         for _ in range(3):
             for way, words in ways.items():
                 drop(path)
-                out = subprocess.run([tool("moe-replay"), *words, "--budget", budget, "--compute", "touch", "--tokens", "300",
+                out = subprocess.run([tool("moe-replay"), *words, "--budget", budget, "--compute", "touch", "--tokens", "100",
                                       "--json", "-", traces[0]], check=True, stdout=subprocess.PIPE, text=True).stdout
                 found[way].append(json.loads(out)[0]["tokens_per_second"])
         middle = {way: statistics.median(rates) for way, rates in found.items()}
         print(f"replay, {budget} of the experts: " + ", ".join(f"{way} {rate:.1f} tokens/s" for way, rate in middle.items())
-              + f"; over LFU {middle['expertfs'] / middle['LFU']:.2f}, over read-LRU {middle['expertfs'] / middle['read-LRU']:.2f}")
+              + f"; over LFU {middle['expertfs'] / middle['LFU']:.2f}, over read-LRU {middle['expertfs'] / middle['read-LRU']:.2f}", flush=True)
 
 
 def prepare(options):
