@@ -57,10 +57,6 @@ struct efs_options {
     /* With full_pool and CAP_SYS_ADMIN: keep the chunk pool in memory that other processes can map, to hand out coded
      * experts. */
     bool chunk_windows;
-    /* Called when experts of this size wait, or fail with -ENOMEM, because pinned memory leaves no room for them. With
-     * the engine's lock held: it must not block or call the engine. May be NULL. */
-    void (*memory_short)(void *arg, uint64_t bytes);
-    void *memory_short_arg;
 };
 
 /* Open a store and start serving it. -ENOMEM: the budget is below the minimum, which err names. */
@@ -292,6 +288,10 @@ typedef bool efs_cancelled_fn(const void *arg);
 void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
 /* Bytes of the first request that waits because pinned memory leaves no room for it; 0: there is none. */
 uint64_t efs_memory_short(struct efs *fs);
+/* From now on, calls this when experts of this size wait, or fail with -ENOMEM, because pinned memory leaves no
+ * room for them. With the engine's lock held: it must not block or call the engine. NULL: ends the calls. */
+typedef void efs_memory_short_fn(void *arg, uint64_t bytes);
+void efs_on_memory_short(struct efs *fs, efs_memory_short_fn *call, void *arg);
 /* End the use of one expert. */
 void efs_request_drop(struct efs_request *request, uint32_t index);
 /* Replaces efs_request_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed

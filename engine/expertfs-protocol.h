@@ -34,17 +34,27 @@ enum efs_export_kind {
     EFS_EXPORT_ASK = 1, /* efs_export_ask: experts of a layer, as one request (expertfs-proc(5), want); each tag is free
                            or EFS_EXPORT_NOTIFY, for which no answer is sent. The experts get memory all at once, so a
                            request names all that the client needs at once, also those that it holds by other tags */
-    EFS_EXPORT_DROP = 2,     /* efs_export_ask: releases the experts of these tags, loaded or not */
-    EFS_EXPORT_UNMAPPED = 3, /* efs_export_ask: numbers of windows, in place of tags, that the client has unmapped */
-    EFS_EXPORT_LIST = 4,     /* efs_export_head, count 0: lists the experts that the mount keeps full */
-    EFS_EXPORT_ANSWER = 5,   /* answers EFS_EXPORT_ASK: efs_export_answer, count 1 */
-    EFS_EXPORT_KEPT = 6,     /* answers EFS_EXPORT_LIST: several efs_export_kept, each for a layer or a part of one */
-    EFS_EXPORT_OBSERVE = 7,  /* efs_export_routing: a layer of a sequence has chosen these; count 0: end of sequence */
-    EFS_EXPORT_HINT = 8,     /* efs_export_routing: predicted experts of a later layer */
-    EFS_EXPORT_WINDOW = 9,   /* efs_export_answer, count 1, with a descriptor: only window and window_bytes are set */
-    EFS_EXPORT_CODED = 10,   /* answers EFS_EXPORT_ASK: one or more efs_export_coded, in order for each tag */
-    EFS_EXPORT_OVERSIZE = 11 /* efs_export_answer, count 1, only tag is set: the experts of the request with this tag do
-                                not fit into memory at once: the next is sent when the client drops some */
+    EFS_EXPORT_DROP = 2, /* efs_export_ask: releases the experts of these tags, which were received; the tags are free
+                            for the next request */
+    EFS_EXPORT_UNMAPPED = 3,  /* efs_export_ask: numbers of windows, in place of tags, that the client has unmapped */
+    EFS_EXPORT_LIST = 4,      /* efs_export_head, count 0: lists the experts that the mount keeps full */
+    EFS_EXPORT_ANSWER = 5,    /* answers EFS_EXPORT_ASK: efs_export_answer, count 1 */
+    EFS_EXPORT_KEPT = 6,      /* answers EFS_EXPORT_LIST: several efs_export_kept, each for a layer or a part of one */
+    EFS_EXPORT_OBSERVE = 7,   /* efs_export_routing: a layer of a sequence has chosen these; count 0: end of sequence */
+    EFS_EXPORT_HINT = 8,      /* efs_export_routing: predicted experts of a later layer */
+    EFS_EXPORT_WINDOW = 9,    /* efs_export_answer, count 1, with a descriptor: only window and window_bytes are set */
+    EFS_EXPORT_CODED = 10,    /* answers EFS_EXPORT_ASK: one or more efs_export_coded, in order for each tag */
+    EFS_EXPORT_OVERSIZE = 11, /* efs_export_answer, count 1, only tag is set: the experts of the request with this tag
+                                 do not fit into memory at once: the next is sent when the client drops some. Holds
+                                 until the tag is answered or cancelled, or EFS_EXPORT_FITS */
+    EFS_EXPORT_FITS = 12,     /* efs_export_answer, as EFS_EXPORT_OVERSIZE: that is over, the other experts fit now */
+    EFS_EXPORT_CANCEL = 13,   /* efs_export_ask: releases the experts of these tags, for which no answer was received.
+                                 Each is answered with -ECANCELED, which no other answer has; the tag is free when the
+                                 client receives that, and ignores answers for it that come before */
+    EFS_EXPORT_KEEP = 14,     /* efs_export_head, count 0: the client holds experts that it does not use. Answered by
+                                 one EFS_EXPORT_ROOM, as soon as experts lack memory. libexpertfs sends it over a
+                                 second connection, which an idle process can wait for */
+    EFS_EXPORT_ROOM = 15      /* answers EFS_EXPORT_KEEP: efs_export_room: drop experts that are not used */
 };
 struct efs_export_head {
     uint32_t bytes, version, kind, count; /* bytes: of the packet; count: elements of its last member */
@@ -104,6 +114,10 @@ struct efs_export_kept {
     uint64_t raw_bytes;   /* of the experts in this packet, decoded */
     char stack[32];
     uint32_t expert[EFS_EXPORT_LISTED]; /* the packet ends after the last */
+};
+struct efs_export_room {
+    struct efs_export_head head; /* count 1 */
+    uint64_t bytes;              /* that a request or an expert lacks at most */
 };
 /* Not answered. */
 struct efs_export_routing {

@@ -125,8 +125,8 @@ struct efs_client_options {
     unsigned threads; /* files opened in parallel, at most 64; 0: 32 */
     /*
      * Bytes of dropped experts that stay open and mapped, most recently used first: the next request for them makes no
-     * system call. The mount cannot evict them, so keep less than its budget. 0: none. EFS_KEEP_AUTO: only experts that
-     * the mount keeps full itself, up to seven eighths of them.
+     * system call. The client gives them back when other experts lack memory; keep less than the mount's budget. 0:
+     * none. EFS_KEEP_AUTO: only experts that the mount keeps full itself, up to seven eighths of them.
      */
     uint64_t keep_bytes;
     /* For a store, which is opened in this process. */

@@ -15,21 +15,16 @@ static inline uint64_t efs_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static inline struct timespec efs_later(struct timespec at, int64_t ns)
+/* Absolute deadline, ns from now, for a wait on a condition variable that uses CLOCK_MONOTONIC. */
+static inline struct timespec efs_from_now(int64_t ns)
 {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
     at.tv_sec += ns / 1000000000;
     at.tv_nsec += ns % 1000000000;
     at.tv_sec += at.tv_nsec / 1000000000;
     at.tv_nsec %= 1000000000;
     return at;
-}
-
-/* Absolute deadline, ns from now, for a wait on a condition variable that uses CLOCK_MONOTONIC. */
-static inline struct timespec efs_from_now(int64_t ns)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return efs_later(now, ns);
 }
 
 #endif

@@ -1,39 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.c - see export.h: sends and receives packets. After an unexpected packet the socket is not used any more;
- * files are opened instead.
+ * export.c - see export.h: receives packets. After an unexpected packet the socket is not used any more; files are
+ * opened instead.
  */
 #include "export_internal.h"
 
+#include "deadline.h"
 #include "mount.h"
 #include "sys.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <poll.h>
 #include <stddef.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-static errint_t export_send_packet(const struct efs_export *h, const struct efs_export_head *packet)
+/* Whether the mount has not closed this socket. fd may be < 0. */
+static bool socket_is_open(int fd)
 {
-    ssize_t n;
-    do
-        n = send(h->fd, packet, packet->bytes, MSG_NOSIGNAL);
-    while (n < 0 && errno == EINTR);
-    return n < 0 ? -errno : 0;
+    struct pollfd end = {.fd = fd};
+    return fd >= 0 && poll(&end, 1, 0) == 0;
 }
 
-/* Lock held, after the mount has exited or sent an invalid packet: stops using the socket, and calls
- * efs_file_fall_back() for files in flight. */
-static void export_fail(struct efs_mount *m)
+void efs_export_fail(struct efs_mount *m)
 {
     struct efs_export *h = m->export;
     h->failed = true;
     shutdown(h->fd, SHUT_RDWR);
-    for (uint32_t tag = 0; tag < h->room; tag++)
+    for (uint32_t tag = 0; tag < h->tag_count; tag++)
         if (h->files[tag] && h->files[tag]->state == EFS_FILE_OPENING) {
             struct efs_expert_file *file = h->files[tag];
             h->files[tag] = NULL;
@@ -41,68 +36,9 @@ static void export_fail(struct efs_mount *m)
         }
     efs_mount_wake_open_workers(m);
     efs_protected_set_clear(m);
+    if (socket_is_open(h->room)) /* the mount has not exited: it may reuse the memory of experts that are not used */
+        efs_files_trim(m, 0);
     efs_files_evict_unprotected(m);
-}
-
-/* Lock held. Moves up to a packet of dropped tags to *packet; the tags are free, because the mount receives the drops
- * before later requests. */
-static bool export_pop_drops(struct efs_export *h, struct efs_export_ask *packet)
-{
-    *packet = efs_export_packet(EFS_EXPORT_DROP);
-    while (h->drop_count && packet->head.count < EFS_EXPORT_ITEMS) {
-        uint32_t tag = h->drops[--h->drop_count];
-        packet->item[packet->head.count++].tag = tag;
-        h->free_tags[h->free_count++] = tag; /* send_lock is held: requests with this tag are sent after the packet */
-    }
-    return packet->head.count > 0;
-}
-
-static bool export_pop_unmapped(struct efs_export *h, struct efs_export_ask *packet)
-{
-    *packet = efs_export_packet(EFS_EXPORT_UNMAPPED);
-    while (h->unmapped_count)
-        packet->item[packet->head.count++].tag = h->unmapped[--h->unmapped_count];
-    return packet->head.count > 0;
-}
-
-errint_t efs_export_send_all(struct efs_mount *m, const struct efs_export_head *last)
-{
-    struct efs_export *h = m->export;
-    struct efs_export_ask packet;
-    errint_t rc = 0;
-    pthread_mutex_lock(&m->lock);
-    while (
-        rc == 0 && !h->failed &&
-        (efs_export_pop_notification(h, &packet) || export_pop_drops(h, &packet) || export_pop_unmapped(h, &packet))) {
-        pthread_mutex_unlock(&m->lock);
-        efs_export_packet_end(&packet);
-        rc = export_send_packet(h, &packet.head);
-        pthread_mutex_lock(&m->lock);
-    }
-    if (h->failed)
-        rc = -EPIPE;
-    if (rc == 0 && last) {
-        pthread_mutex_unlock(&m->lock);
-        rc = export_send_packet(h, last);
-        pthread_mutex_lock(&m->lock);
-    }
-    if (rc < 0)
-        export_fail(m);
-    pthread_mutex_unlock(&m->lock);
-    return rc;
-}
-
-errint_t efs_export_send(struct efs_mount *m, struct efs_export_ask *ask)
-{
-    if (ask)
-        efs_export_packet_end(ask);
-    return efs_export_send_all(m, ask ? &ask->head : NULL);
-}
-
-errint_t efs_export_send_list(struct efs_mount *m)
-{
-    const struct efs_export_head list = {sizeof(list), EFS_EXPORT_VERSION, EFS_EXPORT_LIST, 0};
-    return efs_export_send_all(m, &list);
 }
 
 /* ---- answers ---- */
@@ -126,12 +62,27 @@ static errint_t export_set_tensors(struct efs_mount *m, struct efs_expert_file *
     return 0;
 }
 
+/* An answer for an expert that was cancelled: only -ECANCELED ends its tag. */
+static void export_receive_cancelled(struct efs_export *h, const struct efs_export_answer *answer, int fd)
+{
+    if (answer->error == -ECANCELED) {
+        free(h->files[answer->tag]);
+        efs_export_free_tag(h, answer->tag);
+    } else if (answer->error == 0 && fd >= 0 && !efs_window_find(h, answer->window) && !efs_window_map(h, answer, fd)) {
+        efs_window_report_unmapped(h, answer->window);
+    }
+}
+
 /* fd: the received descriptor, or < 0. false: malformed. */
 static bool export_receive_answer(struct efs_mount *m, const struct efs_export_answer *answer, int fd)
 {
     struct efs_export *h = m->export;
-    struct efs_expert_file *file = answer->tag < h->room ? h->files[answer->tag] : NULL;
-    if (!file || file->state != EFS_FILE_OPENING || answer->error > 0)
+    struct efs_expert_file *file = efs_export_file(h, answer->tag);
+    if (file && file->state == EFS_FILE_CANCELLED && answer->error <= 0) {
+        export_receive_cancelled(h, answer, fd);
+        return true;
+    }
+    if (!file || file->state != EFS_FILE_OPENING || answer->error > 0 || answer->error == -ECANCELED)
         return false;
     if (answer->error == 0 && file->key.coded) {
         if (!file->any || file->exported.body_total)
@@ -152,27 +103,24 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
         efs_file_opened(m, file);
         return true;
     }
-    if (answer->error == 0) {
+    if (answer->error == 0)
         efs_export_drop(h, file);
-        efs_mount_wake_maintenance(m);
-    } else { /* after an error the mount holds nothing for the tag */
-        h->files[answer->tag] = NULL;
-        h->free_tags[h->free_count++] = answer->tag;
-    }
+    else /* the mount holds nothing for the tag */
+        efs_export_free_tag(h, answer->tag);
     efs_file_fall_back(m, file, answer->error); /* opens its file, which may report the reason */
     efs_mount_wake_open_workers(m);
     return true;
 }
 
-/* Marks an expert whose request does not fit into the mount's memory, unless it was received or dropped meanwhile. */
+/* Whether an expert's request does not fit into the mount's memory; nothing, if it was received or cancelled. */
 static bool export_receive_oversize(struct efs_mount *m, const struct efs_export_answer *packet)
 {
-    struct efs_expert_file *file = packet->tag < m->export->room ? m->export->files[packet->tag] : NULL;
+    struct efs_expert_file *file = efs_export_file(m->export, packet->tag);
     if (file && file->state == EFS_FILE_OPENING) {
-        file->oversize = true;
+        file->oversize = packet->head.kind == EFS_EXPORT_OVERSIZE;
         efs_mount_wake_waiters(m);
     }
-    return packet->tag < m->export->room;
+    return packet->tag < m->export->tag_count;
 }
 
 /* Handles a packet of the list of protected experts. false: malformed or not requested. */
@@ -206,7 +154,7 @@ static bool export_receive_packet(struct efs_mount *m, const union incoming *pac
     if (head->kind == EFS_EXPORT_CODED)
         return head->count <= EFS_EXPORT_PART_BYTES && bytes == offsetof(struct efs_export_coded, part) + head->count &&
                efs_export_receive_coded(m, &packet->coded);
-    if (head->kind == EFS_EXPORT_OVERSIZE)
+    if (head->kind == EFS_EXPORT_OVERSIZE || head->kind == EFS_EXPORT_FITS)
         return bytes == sizeof(packet->answer) && export_receive_oversize(m, &packet->answer);
     return head->kind == EFS_EXPORT_KEPT && head->count <= EFS_EXPORT_LISTED &&
            bytes == offsetof(struct efs_export_kept, expert) + head->count * sizeof(packet->kept.expert[0]) &&
@@ -245,14 +193,20 @@ static errint_t export_receive_one(struct efs_mount *m)
     return good ? 0 : -EPROTO;
 }
 
-static int export_milliseconds_until(const struct timespec *until)
+void efs_export_receive_late(struct efs_mount *m)
 {
-    struct timespec now;
-    if (!until)
-        return -1;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    int64_t left = ((int64_t)until->tv_sec - now.tv_sec) * 1000 + (until->tv_nsec - now.tv_nsec + 999999) / 1000000;
-    return left < 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
+    struct efs_export *h = m->export;
+    if (efs_export_works(h) && !m->receiving && (m->listing || (h->tag_count && h->free_tags.count == 0)))
+        efs_export_receive_ready(m);
+}
+
+void efs_export_receive_ready(struct efs_mount *m)
+{
+    errint_t rc = 0;
+    while (rc == 0 && !m->export->failed)
+        rc = export_receive_one(m);
+    if (rc < 0 && rc != -EAGAIN)
+        efs_export_fail(m);
 }
 
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
@@ -260,20 +214,50 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
     struct pollfd wait[2] = {{.fd = m->export->fd, .events = POLLIN}, {.fd = m->export->kick, .events = POLLIN}};
     m->receiving = true;
     pthread_mutex_unlock(&m->lock);
-    int ready = poll(wait, 2, export_milliseconds_until(until));
+    int ready = efs_poll_until(wait, 2, until);
     if (ready > 0 && wait[1].revents) {
         uint64_t kicks;
         ssize_t n = read(m->export->kick, &kicks, sizeof(kicks)); /* no other thread reads it */
         (void)n;
     }
     pthread_mutex_lock(&m->lock);
-    errint_t rc = 0;
-    while (ready > 0 && wait[0].revents && rc == 0 && !m->export->failed)
-        rc = export_receive_one(m);
+    if (ready > 0 && wait[0].revents)
+        efs_export_receive_ready(m);
     m->receiving = false;
-    if (rc < 0 && rc != -EAGAIN)
-        export_fail(m);
     if (m->waiting)
         pthread_cond_broadcast(&m->arrived); /* for received files, or to receive in place of this thread */
     return ready == 0 ? -ETIMEDOUT : 0;
+}
+
+int efs_export_fd(const struct efs_export *h)
+{
+    return efs_export_works(h) ? h->fd : -1;
+}
+
+int efs_export_room_fd(const struct efs_export *h)
+{
+    return h && h->keeps ? h->room : -1;
+}
+
+void efs_export_keep_nothing(struct efs_mount *m)
+{
+    if (m->export)
+        m->export->keeps = false;
+    m->keep_auto = false;
+    m->keep_bytes = 0;
+    efs_files_trim(m, 0);
+}
+
+void efs_export_receive_room(struct efs_mount *m)
+{
+    struct efs_export_room packet = {.bytes = 0};
+    ssize_t n = recv(m->export->room, &packet, sizeof(packet), MSG_DONTWAIT | MSG_TRUNC);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    m->export->told_keep = false;
+    m->export->keeps = n != 0;
+    if (n == (ssize_t)sizeof(packet) && packet.head.kind == EFS_EXPORT_ROOM)
+        efs_files_free_bytes(m, packet.bytes);
+    else if (n != 0 || socket_is_open(m->export->fd)) /* else the mount has exited, and idle experts stay usable */
+        efs_export_keep_nothing(m);
 }

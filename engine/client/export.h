@@ -17,6 +17,7 @@ struct efs_export_window;
 struct efs_export;
 
 #define EFS_NO_TAG EFS_EXPORT_NOTIFY
+#define EFS_NOTIFY_BATCH 16u /* requests whose uses are reported at once */
 
 /* The tag and memory of an expert that the mount has exported. */
 struct efs_exported_expert {
@@ -28,8 +29,9 @@ struct efs_exported_expert {
     uint32_t body_bytes, body_total; /* body_bytes: received; body_total: of all parts */
 };
 
-/* Connects to the mount's socket. NULL: not accessible to this process; files are used. Without lock. */
-struct efs_export *efs_export_connect(int root);
+/* Connects to the mount's socket; keeps: a second time, to keep idle files. NULL: not accessible to this process; files
+ * are used. Without lock. */
+struct efs_export *efs_export_connect(int root, bool keeps);
 /* Closes the socket and unmaps all windows, after the last use. Without lock. NULL is fine. */
 void efs_export_free(struct efs_export *export);
 /* The same in a forked process: closes the child's descriptors and, with unmap, unmaps its windows. NULL is fine. */
@@ -43,32 +45,43 @@ bool efs_export_supports_coded(const struct efs_export *export);
 bool efs_export_alloc_tag(struct efs_export *export, struct efs_expert_file *file);
 /* Releases the tag and memory of a file that is no longer used; the mount is notified with the next packet. */
 void efs_export_drop(struct efs_export *export, struct efs_expert_file *file);
+/* Cancels the request of a file in flight. The tag and the file are freed when the mount has answered that. */
+void efs_export_cancel(struct efs_export *export, struct efs_expert_file *file);
 /* Releases the memory of a coded expert, received or not. */
 void efs_export_free_coded(struct efs_exported_expert *exported);
-/* Whether an expert without users is in flight. */
-bool efs_export_has_orphans(const struct efs_export *export);
-/* Queues a notification that experts of a layer, which are held already, are used; it is sent with the next packet.
- * false: the queue is full. */
+/* Queues a notification that experts of a layer, which are held already, are used. false: the queue is full. */
 bool efs_export_notify(struct efs_export *export, const char *stack, uint32_t layer, const struct efs_need *needs,
                        uint32_t count, enum efs_form form);
-/* Whether notifications or drops are pending. */
-bool efs_export_has_unsent(const struct efs_export *export);
+/* Whether packets are to be sent by efs_mount_flush(): dropped or cancelled tags, many notifications, EFS_EXPORT_KEEP
+ * or LIST. */
+bool efs_export_has_unsent(const struct efs_mount *m);
 
-/* Returns an empty packet of this kind; sets the sizes in its head after its items were added. Without lock. */
+/* Returns an empty packet of this kind. Without lock. */
 struct efs_export_ask efs_export_packet(enum efs_export_kind kind);
-void efs_export_packet_end(struct efs_export_ask *packet);
-/* Sends pending notifications and drops, then ask (NULL: nothing more), whose sizes this call sets. With
- * efs_mount.send_lock held, without lock. < 0: the socket does not work any more. */
-errint_t efs_export_send(struct efs_mount *m, struct efs_export_ask *ask);
-/* The same with a complete packet of any kind. */
-errint_t efs_export_send_all(struct efs_mount *m, const struct efs_export_head *last);
-/* The same, then requests the list of experts that the mount protects; efs_protected_set_receive() handles the answer.
- */
-errint_t efs_export_send_list(struct efs_mount *m);
+/* With efs_mount.send_lock held, without lock: */
+/* Sends queued packets, then this one, whose sizes in its head are set. < 0: the socket does not work any more. */
+errint_t efs_export_send(struct efs_mount *m, const struct efs_export_head *last);
+/* The same; sets the sizes in the head. */
+void efs_export_send_ask(struct efs_mount *m, struct efs_export_ask *ask);
+/* Sends queued packets, and EFS_EXPORT_KEEP and LIST where due. flags: 0, or MSG_DONTWAIT: -EAGAIN if the socket is
+ * full. */
+errint_t efs_export_flush(struct efs_mount *m, int flags);
+
 /* Interrupts efs_export_receive(), because a file or a waiter has changed without a packet. */
 void efs_export_kick(const struct efs_export *export);
 /* Waits for packets until this time (NULL: no limit) and handles them; releases the lock while it waits. One thread at
  * a time; returns early after a kick. -ETIMEDOUT. */
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until);
+/* Handles all packets that have arrived. */
+void efs_export_receive_ready(struct efs_mount *m);
+/* The same, if packets are due that no thread waits for: a list, or answers to cancellations while no tag is free. */
+void efs_export_receive_late(struct efs_mount *m);
+/* The descriptor of the socket, and that of EFS_EXPORT_ROOM; < 0: none. */
+int efs_export_fd(const struct efs_export *export);
+int efs_export_room_fd(const struct efs_export *export);
+/* No file without users stays open from now on: the mount cannot ask for its memory. export may be NULL. */
+void efs_export_keep_nothing(struct efs_mount *m);
+/* Handles an EFS_EXPORT_ROOM that has arrived there: evicts idle files of this size. */
+void efs_export_receive_room(struct efs_mount *m);
 
 #endif

@@ -116,7 +116,9 @@ static bool part_is_next(const struct efs_exported_expert *exported, const struc
 bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded *packet)
 {
     struct efs_export *h = m->export;
-    struct efs_expert_file *file = packet->tag < h->room ? h->files[packet->tag] : NULL;
+    struct efs_expert_file *file = efs_export_file(h, packet->tag);
+    if (file && file->state == EFS_FILE_CANCELLED)
+        return true;
     if (!file || file->state != EFS_FILE_OPENING || !file->key.coded || !part_is_next(&file->exported, packet))
         return false;
     struct efs_exported_expert *exported = &file->exported;
@@ -137,7 +139,6 @@ bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded
     }
     efs_mapped_free_tensors(&file->mapped);
     efs_export_drop(h, file);
-    efs_mount_wake_maintenance(m);
     efs_file_fall_back(m, file, rc);
     efs_mount_wake_open_workers(m);
     return true;

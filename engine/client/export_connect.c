@@ -71,43 +71,54 @@ static bool export_is_trusted(int fd, int root)
            (who.uid == 0 || who.uid == st.st_uid);
 }
 
-struct efs_export *efs_export_connect(int root)
+/* Connects a new socket to this path, if its other end is trusted. A descriptor or < 0. */
+static int export_connect_socket(int root, const char *path)
+{
+    char copy[PATH_MAX];
+    strcpy(copy, path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0 || (export_connect_path(fd, copy) == 0 && export_is_trusted(fd, root)))
+        return fd;
+    efs_sys_close(fd);
+    return -1;
+}
+
+struct efs_export *efs_export_connect(int root, bool keeps)
 {
     char path[PATH_MAX];
     bool coded;
     export_read_address(root, path, &coded);
-    if (!*path)
+    struct efs_export *h = *path ? efs_sys_calloc(1, sizeof(*h)) : NULL;
+    if (!h)
         return NULL;
-    struct efs_export *h = efs_sys_calloc(1, sizeof(*h));
-    int fd = h ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
-    if (h)
-        h->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0 || h->kick < 0 || export_connect_path(fd, path) < 0 || !export_is_trusted(fd, root)) {
-        if (fd >= 0)
-            efs_sys_close(fd);
-        if (h && h->kick >= 0)
-            efs_sys_close(h->kick);
-        free(h);
-        return NULL;
-    }
-    h->fd = fd;
     h->coded = coded;
-    return h;
+    h->unmapped.at = h->unmapped_numbers;
+    h->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    h->fd = h->kick < 0 ? -1 : export_connect_socket(root, path);
+    h->room = h->fd < 0 || !keeps ? -1 : export_connect_socket(root, path); /* second: the mount closes it last */
+    h->keeps = h->room >= 0;
+    if (h->fd >= 0)
+        return h;
+    efs_export_free_forked(h, false);
+    return NULL;
 }
 
 void efs_export_free(struct efs_export *h)
 {
     if (!h)
         return;
-    for (uint32_t tag = 0; tag < h->room; tag++)
-        if (h->files[tag]) { /* dropped before it was received */
+    for (uint32_t tag = 0; tag < h->tag_count; tag++)
+        if (h->files[tag]) { /* cancelled, and not answered */
             efs_export_free_coded(&h->files[tag]->exported);
             free(h->files[tag]);
         }
+    if (h->room >= 0)
+        shutdown(h->room, SHUT_RDWR);
     shutdown(h->fd, SHUT_RDWR); /* the mount releases this client's leases now, also if a child has the socket */
     free(h->files);
-    free(h->free_tags);
-    free(h->drops);
+    free(h->free_tags.at);
+    free(h->drops.at);
+    free(h->cancels.at);
     efs_export_free_forked(h, true);
 }
 
@@ -117,7 +128,9 @@ void efs_export_free_forked(struct efs_export *h, bool unmap)
         return;
     if (unmap)
         efs_window_unmap_all(h);
-    efs_sys_close(h->fd);
-    efs_sys_close(h->kick);
+    const int all[] = {h->fd, h->kick, h->room};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i] >= 0)
+            efs_sys_close(all[i]);
     free(h);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export_internal.h - shared by the files of the socket's client: export.c (packets), export_connect.c (the socket),
- * export_tags.c, export_windows.c, export_notify.c, export_coded.c. With efs_mount.lock held.
+ * export_tags.c, export_windows.c, export_send.c, export_coded.c. With efs_mount.lock held.
  */
 #ifndef EFS_EXPORT_INTERNAL_H
 #define EFS_EXPORT_INTERNAL_H
@@ -9,7 +9,7 @@
 #include "export.h"
 
 #define EFS_EXPORT_BUCKETS 256u
-#define EFS_EXPORT_UNSENT_BYTES 16384u
+#define EFS_EXPORT_USES_BYTES 16384u
 
 struct efs_export_window {
     struct efs_export_window *next;
@@ -19,18 +19,28 @@ struct efs_export_window {
     size_t bytes;
 };
 
+/* A list of tags, or of windows. */
+struct efs_export_numbers {
+    uint32_t *at, count;
+};
+
 struct efs_export {
-    int fd, kick;                   /* socket; eventfd */
-    bool failed;                    /* the socket has failed; nothing is requested any more */
-    bool coded;                     /* the mount exports coded experts */
-    struct efs_expert_file **files; /* by tag; NULL: free */
-    uint32_t *free_tags, *drops;    /* arrays of `room` elements */
-    uint32_t room, free_count, drop_count;
+    int fd, kick;                        /* socket; eventfd */
+    int room;                            /* a second socket, for EFS_EXPORT_KEEP and ROOM; < 0: none */
+    bool failed;                         /* the socket has failed; nothing is requested any more */
+    bool coded;                          /* the mount exports coded experts */
+    bool keeps, told_keep;               /* room works; EFS_EXPORT_KEEP was sent and not answered yet */
+    struct efs_expert_file **files;      /* by tag; NULL: free */
+    struct efs_export_numbers free_tags, /* with memory for tag_count elements each */
+        drops, cancels;                  /* to be sent */
+    uint32_t tag_count;
     struct efs_export_window *windows[EFS_EXPORT_BUCKETS], *newest, *oldest;
     uint32_t window_count;
-    uint32_t unmapped[EFS_EXPORT_ITEMS], unmapped_count; /* unmapped windows that the mount must be notified of */
-    char unsent[EFS_EXPORT_UNSENT_BYTES];                /* queued packets, back to back */
-    size_t unsent_bytes;
+    uint32_t unmapped_numbers[EFS_EXPORT_ITEMS];
+    struct efs_export_numbers unmapped; /* windows: to be sent */
+    char uses[EFS_EXPORT_USES_BYTES];   /* packets to be sent, back to back */
+    size_t uses_bytes;
+    uint32_t uses_count;
 };
 
 /* ---- export_windows.c ---- */
@@ -50,8 +60,18 @@ bool efs_export_receive_window(struct efs_export *h, const struct efs_export_ans
 /* Handles a part of a coded expert; after the last part the expert is loaded or has failed. false: malformed. */
 bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded *packet);
 
-/* ---- export_notify.c ---- */
-/* Takes the oldest queued notification. false: none. */
-bool efs_export_pop_notification(struct efs_export *h, struct efs_export_ask *packet);
+/* The file with this tag; NULL: none. */
+static inline struct efs_expert_file *efs_export_file(const struct efs_export *h, uint32_t tag)
+{
+    return tag < h->tag_count ? h->files[tag] : NULL;
+}
+/* Whether the mount must be told that idle files are kept. */
+bool efs_export_keeps_untold(const struct efs_mount *m);
+/* Makes a tag free that the mount knows nothing of. */
+void efs_export_free_tag(struct efs_export *h, uint32_t tag);
+
+/* ---- export.c ---- */
+/* The mount has exited or sent an invalid packet: stops using the socket; files in flight are opened instead. */
+void efs_export_fail(struct efs_mount *m);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_tags.c - see export.h. A tag identifies a file from the request to the drop, so that each answer finds its
- * file.
+ * export_tags.c - see export.h. A tag identifies a file from the request to the drop, or to the answer to its
+ * cancellation, so that each answer finds its file.
  */
 #include "export_internal.h"
 
@@ -12,66 +12,67 @@
 #include <string.h>
 #include <unistd.h>
 
+static bool numbers_grow(struct efs_export_numbers *numbers, uint32_t room)
+{
+    uint32_t *at = efs_sys_calloc(room, sizeof(*at));
+    if (!at)
+        return false;
+    if (numbers->count)
+        memcpy(at, numbers->at, numbers->count * sizeof(*at));
+    free(numbers->at);
+    numbers->at = at;
+    return true;
+}
+
 static bool export_grow_tags(struct efs_export *h)
 {
-    uint32_t room = h->room ? 2 * h->room : 256;
-    if (room > EFS_EXPORT_TAGS)
+    uint32_t room = h->tag_count ? 2 * h->tag_count : 256;
+    if (room > EFS_EXPORT_TAGS || !numbers_grow(&h->free_tags, room) || !numbers_grow(&h->drops, room) ||
+        !numbers_grow(&h->cancels, room))
         return false;
     struct efs_expert_file **files = efs_sys_calloc(room, sizeof(*files));
-    uint32_t *free_tags = efs_sys_calloc(room, sizeof(*free_tags)), *drops = efs_sys_calloc(room, sizeof(*drops));
-    if (!files || !free_tags || !drops) {
-        free(files);
-        free(free_tags);
-        free(drops);
+    if (!files)
         return false;
-    }
-    if (h->room) {
-        memcpy(files, h->files, h->room * sizeof(*files));
-        memcpy(free_tags, h->free_tags, h->free_count * sizeof(*free_tags));
-        memcpy(drops, h->drops, h->drop_count * sizeof(*drops));
-    }
+    if (h->tag_count)
+        memcpy(files, h->files, h->tag_count * sizeof(*files));
     free(h->files);
-    free(h->free_tags);
-    free(h->drops);
     h->files = files;
-    h->free_tags = free_tags;
-    h->drops = drops;
-    for (uint32_t tag = room; tag > h->room; tag--)
-        h->free_tags[h->free_count++] = tag - 1;
-    h->room = room;
+    for (uint32_t tag = room; tag > h->tag_count; tag--)
+        h->free_tags.at[h->free_tags.count++] = tag - 1;
+    h->tag_count = room;
     return true;
 }
 
 bool efs_export_alloc_tag(struct efs_export *h, struct efs_expert_file *file)
 {
-    if (h->free_count == 0 && !export_grow_tags(h))
+    if (h->free_tags.count == 0 && !export_grow_tags(h))
         return false;
-    file->exported = (struct efs_exported_expert){.tag = h->free_tags[--h->free_count]};
+    file->exported = (struct efs_exported_expert){.tag = h->free_tags.at[--h->free_tags.count]};
     h->files[file->exported.tag] = file;
     return true;
+}
+
+void efs_export_free_tag(struct efs_export *h, uint32_t tag)
+{
+    h->files[tag] = NULL;
+    h->free_tags.at[h->free_tags.count++] = tag;
 }
 
 void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
 {
     h->files[file->exported.tag] = NULL;
-    h->drops[h->drop_count++] = file->exported.tag; /* reused after the mount was notified */
+    h->drops.at[h->drops.count++] = file->exported.tag; /* reused after the mount was notified */
     if (file->exported.window)
         file->exported.window->users--;
     efs_export_free_coded(&file->exported);
     file->exported = (struct efs_exported_expert){.tag = EFS_NO_TAG};
 }
 
-bool efs_export_has_unsent(const struct efs_export *h)
+void efs_export_cancel(struct efs_export *h, struct efs_expert_file *file)
 {
-    return (h->drop_count > 0 || h->unsent_bytes > 0) && !h->failed;
-}
-
-bool efs_export_has_orphans(const struct efs_export *h)
-{
-    for (uint32_t tag = 0; tag < h->room; tag++)
-        if (h->files[tag] && h->files[tag]->refs == 0 && h->files[tag]->state == EFS_FILE_OPENING)
-            return true;
-    return false;
+    file->state = EFS_FILE_CANCELLED;
+    efs_export_free_coded(&file->exported);
+    h->cancels.at[h->cancels.count++] = file->exported.tag;
 }
 
 bool efs_export_works(const struct efs_export *h)
@@ -100,4 +101,16 @@ void efs_export_kick(const struct efs_export *h)
     const uint64_t one = 1;
     ssize_t n = write(h->kick, &one, sizeof(one)); /* fails only when it is readable already */
     (void)n;
+}
+
+bool efs_export_keeps_untold(const struct efs_mount *m)
+{
+    return m->oldest && m->export->keeps && !m->export->told_keep;
+}
+
+bool efs_export_has_unsent(const struct efs_mount *m)
+{
+    const struct efs_export *h = m->export;
+    return efs_export_works(h) && (h->drops.count || h->cancels.count || h->uses_count >= EFS_NOTIFY_BATCH ||
+                                   efs_export_keeps_untold(m) || efs_protected_set_is_old(m));
 }

@@ -53,9 +53,9 @@ static void window_unmap_oldest(struct efs_export *h)
     struct efs_export_window *w = h->oldest;
     while (w && w->users)
         w = w->newer;
-    if (h->window_count < WINDOWS_MAX || !w || h->unmapped_count == EFS_EXPORT_ITEMS)
+    if (h->window_count < WINDOWS_MAX || !w || h->unmapped.count == EFS_EXPORT_ITEMS)
         return;
-    h->unmapped[h->unmapped_count++] = w->number;
+    h->unmapped.at[h->unmapped.count++] = w->number;
     window_free(h, w);
 }
 
@@ -83,11 +83,11 @@ struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_
 
 void efs_window_report_unmapped(struct efs_export *h, uint32_t number)
 {
-    for (uint32_t i = 0; i < h->unmapped_count; i++)
-        if (h->unmapped[i] == number)
+    for (uint32_t i = 0; i < h->unmapped.count; i++)
+        if (h->unmapped.at[i] == number)
             return;
-    if (h->unmapped_count < EFS_EXPORT_ITEMS) /* else reported when an expert in it is received again */
-        h->unmapped[h->unmapped_count++] = number;
+    if (h->unmapped.count < EFS_EXPORT_ITEMS) /* else reported when an expert in it is received again */
+        h->unmapped.at[h->unmapped.count++] = number;
 }
 
 void efs_window_get(struct efs_export *h, struct efs_export_window *w)

@@ -160,6 +160,7 @@ static void file_evict(struct efs_mount *m, struct efs_expert_file *file)
     }
     file->next_queued = m->close_queue;
     m->close_queue = file;
+    efs_mount_wake_maintenance(m);
 }
 
 void efs_mount_close_files(struct efs_mount *m)
@@ -194,9 +195,15 @@ bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes)
     bool some = false;
     for (; m->oldest && m->idle_bytes > keep_bytes; some = true)
         file_evict(m, m->oldest);
-    if (some)
-        efs_mount_wake_maintenance(m);
     return some;
+}
+
+void efs_files_free_bytes(struct efs_mount *m, uint64_t bytes)
+{
+    bytes -= bytes / 8; /* the mount counts whole pages; it asks again if that was too little */
+    uint64_t keep = m->idle_bytes > bytes ? m->idle_bytes - bytes : 0;
+    if (!efs_files_trim(m, keep))
+        efs_files_evict_oldest(m);
 }
 
 void efs_files_evict_unprotected(struct efs_mount *m)
@@ -223,14 +230,10 @@ void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file)
 static void file_idle(struct efs_mount *m, struct efs_expert_file *file)
 {
     if (file->state == EFS_FILE_READY) {
-        if (m->keep_auto && !m->became_idle)
-            efs_mount_wake_maintenance(m); /* it may request the list of protected experts */
-        m->became_idle = true;
+        m->idle_count++;
         file_add_idle(m, file);
-        if (file_twin(m, file) || !efs_protected_set_has(m, file->hash)) {
+        if (file_twin(m, file) || !efs_protected_set_has(m, file->hash))
             file_evict(m, file);
-            efs_mount_wake_maintenance(m);
-        }
         efs_files_trim(m, m->keep_bytes);
     } else {
         file_unhash(m, file);
@@ -242,10 +245,12 @@ void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
 {
     if (--file->refs)
         return;
-    if (file->state != EFS_FILE_QUEUED && file->state != EFS_FILE_OPENING)
+    if (file->state != EFS_FILE_QUEUED && file->state != EFS_FILE_OPENING) {
         file_idle(m, file);
-    else if (file->exported.tag != EFS_NO_TAG)
-        efs_mount_wake_maintenance(m); /* to receive the answer */
+    } else if (file->exported.tag != EFS_NO_TAG) {
+        file_unhash(m, file);
+        efs_export_cancel(m->export, file);
+    }
 }
 
 void efs_mount_wake_waiters(struct efs_mount *m)
@@ -253,7 +258,7 @@ void efs_mount_wake_waiters(struct efs_mount *m)
     efs_mount_update_events(m);
     if (m->waiting)
         pthread_cond_broadcast(&m->arrived);
-    if (m->receiving)
+    if (m->receiving && !m->maintenance_receives)
         efs_export_kick(m->export);
 }
 
@@ -263,10 +268,8 @@ void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)
     if (file->error < 0)
         file_unhash(m, file); /* the next request retries */
     struct efs_expert_file *twin = file->error < 0 ? NULL : file_twin(m, file);
-    if (twin && twin->idle) {
+    if (twin && twin->idle)
         file_evict(m, twin);
-        efs_mount_wake_maintenance(m);
-    }
     efs_mount_wake_waiters(m);
     if (file->refs == 0)
         file_idle(m, file);

@@ -35,13 +35,17 @@ static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_er
     errint_t rc = mount_read_control(m, ".expertfs/version");
     if (rc == 0 && strncmp(m->text, "version:", 8) != 0)
         rc = -ENODEV;
-    m->no_view = rc == 0 && mount_read_control(m, ".expertfs/config") == 0 && strstr(m->text, "\nview_hidden: yes\n");
+    bool configured = rc == 0 && mount_read_control(m, ".expertfs/config") == 0;
+    m->no_view = configured && strstr(m->text, "\nview_hidden: yes\n");
+    bool leases = configured && strstr(m->text, "\npassthrough: yes\n"); /* idle files take memory of the mount */
     if (rc < 0)
         return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
     m->want = efs_sys_openat(m->root, ".expertfs/want", O_WRONLY | O_NONBLOCK,
                              0); /* writable for the user of the mount only */
-    m->export = m->want >= 0 ? efs_export_connect(m->root) : NULL;
+    m->export = m->want >= 0 ? efs_export_connect(m->root, m->keep_auto || m->keep_bytes) : NULL;
+    if (leases && efs_export_room_fd(m->export) < 0)
+        efs_export_keep_nothing(m);
     m->open_workers_max = threads == 0                       ? OPEN_WORKERS_DEFAULT
                           : threads < EFS_MOUNT_OPEN_WORKERS ? threads
                                                              : EFS_MOUNT_OPEN_WORKERS;
@@ -60,7 +64,7 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     }
     pthread_condattr_t attr;
     m->root = root;
-    m->want = -1;
+    m->want = m->wake = -1;
     m->keep_auto = keep_bytes == EFS_KEEP_AUTO;
     m->keep_bytes = m->keep_auto ? 0 : keep_bytes;
     m->open_tail = &m->open_queue;
@@ -69,7 +73,6 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&m->arrived, &attr);
-    pthread_cond_init(&m->maintenance_wake, &attr);
     pthread_condattr_destroy(&attr);
     pthread_cond_init(&m->open_wake, NULL);
     errint_t rc = mount_start(m, threads, err);
@@ -78,6 +81,14 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     else
         *out = m;
     return rc;
+}
+
+static void mount_close_fds(const struct efs_mount *m)
+{
+    const int all[] = {m->root, m->want, m->wake};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i] >= 0)
+            efs_sys_close(all[i]);
 }
 
 void efs_mount_free(struct efs_mount *m)
@@ -89,12 +100,9 @@ void efs_mount_free(struct efs_mount *m)
     efs_protected_set_free(&m->listed);
     efs_files_free(m->open_queue); /* no waiter is left */
     efs_export_free(m->export);
-    if (m->want >= 0)
-        efs_sys_close(m->want);
-    efs_sys_close(m->root);
+    mount_close_fds(m);
     pthread_cond_destroy(&m->arrived);
     pthread_cond_destroy(&m->open_wake);
-    pthread_cond_destroy(&m->maintenance_wake);
     pthread_mutex_destroy(&m->send_lock);
     pthread_mutex_destroy(&m->lock);
     free(m);
@@ -112,8 +120,6 @@ void efs_mount_free_forked(struct efs_mount *m)
         efs_protected_set_free(&m->listed);
     }
     efs_export_free_forked(m->export, whole);
-    if (m->want >= 0)
-        efs_sys_close(m->want);
-    efs_sys_close(m->root);
+    mount_close_fds(m);
     free(m);
 }

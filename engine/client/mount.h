@@ -30,14 +30,15 @@
 #include "mapping.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #define EFS_MOUNT_BUCKETS 1024u
 #define EFS_MOUNT_OPEN_WORKERS 64u
 #define EFS_MOUNT_EXPERTS 512u /* per request: the limit of a line of .expertfs/want */
 
-#define EFS_TRIM_DELAY_NS 100000000 /* longer waits evict idle files: the mount may need their memory */
-
-enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_READY, EFS_FILE_FAILED };
+/* OPENING: also, requested from the mount. CANCELLED: then it lost its last user, and the mount has not answered yet.
+ */
+enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_READY, EFS_FILE_FAILED, EFS_FILE_CANCELLED };
 
 struct efs_expert_file {
     struct efs_expert_file *next_hashed,
@@ -69,26 +70,26 @@ struct efs_mount {
     unsigned open_workers_max;
 
     pthread_mutex_t lock;
-    pthread_cond_t arrived, open_wake, maintenance_wake; /* for waiting threads, open workers, maintenance */
+    pthread_cond_t arrived, open_wake; /* for waiting threads, open workers */
     struct efs_expert_file *buckets[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *open_queue, **open_tail, *close_queue;
     struct efs_cached_layout *layouts[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *newest, *oldest;
     uint64_t keep_bytes, idle_bytes;            /* keep_bytes: limit; idle_bytes: now */
     struct efs_protected_set protected, listed; /* for keep_auto: the set in use; the list being received */
-    bool listing;                               /* a list was requested and is not complete */
-    uint64_t list_requested_ns,                 /* time of the last request of a list */
-        next_list_ns;                           /* no list is requested before this time */
-    bool became_idle; /* a file has lost its last user since that request; else no list is requested */
+    bool listing, was_listed;                   /* a list was requested and is not complete; one was requested */
+    uint32_t idle_count;                        /* files that have lost their last user since that request */
     uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads that wait for `arrived` */
     uint32_t open_files, closing;      /* files with a descriptor; threads that close files */
     struct efs_mount_request *watched; /* requests with an event for poll(2) */
-    bool maintenance_sleeps, stop;
+    int wake;                          /* eventfd of the maintenance thread */
+    bool maintenance_sleeps, maintenance_receives, stop;
     pthread_t open_workers[EFS_MOUNT_OPEN_WORKERS], maintenance;
     bool maintenance_started;
 
     pthread_mutex_t send_lock; /* serialises writes to want and the socket; taken before lock */
-    size_t unsent_bytes;       /* pending bytes in text; both guarded by lock */
+    size_t unsent_bytes;       /* pending bytes in text, of unsent_lines; guarded by lock */
+    uint32_t unsent_lines;
     char text[EFS_WANT_BYTES];
 };
 
@@ -108,11 +109,22 @@ void efs_maintenance_stop(struct efs_mount *m);
 /* More files must be closed or notifications sent. Lock held. */
 static inline void efs_mount_wake_maintenance(struct efs_mount *m)
 {
-    if (m->maintenance_sleeps)
-        pthread_cond_signal(&m->maintenance_wake);
+    const uint64_t one = 1;
+    if (!m->maintenance_sleeps)
+        return;
+    m->maintenance_sleeps = false;
+    ssize_t n = write(m->wake, &one, sizeof(one)); /* cannot fail: it was 0 */
+    (void)n;
 }
 
 /* ---- mount_notify.c ---- */
+/* Sends what is due (efs_mount_has_unsent(), with lock) on the calling thread, or wakes the maintenance thread for what
+ * would block. Without lock. */
+static inline bool efs_mount_has_unsent(const struct efs_mount *m)
+{
+    return m->unsent_lines >= EFS_NOTIFY_BATCH || efs_export_has_unsent(m);
+}
+void efs_mount_flush(struct efs_mount *m);
 /* Queues a line for .expertfs/want. Lock held. false: no room now. */
 bool efs_mount_notify_later(struct efs_mount *m, const char *line, size_t bytes);
 /* Writes the queued lines and this one to .expertfs/want. Without lock. */
@@ -148,6 +160,8 @@ bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
 void efs_mount_close_files(struct efs_mount *m);
 /* Passes the least recently used idle file to the maintenance thread. false: none. */
 bool efs_files_evict_oldest(struct efs_mount *m);
+/* The same with files of this size in all, at least one. */
+void efs_files_free_bytes(struct efs_mount *m, uint64_t bytes);
 /* The same with all idle files that are not in the protected set, and those above keep_bytes. */
 void efs_files_evict_unprotected(struct efs_mount *m);
 
@@ -166,6 +180,9 @@ bool efs_protected_set_has(const struct efs_mount *m, uint32_t hash);
 /* Handles a packet of the list of experts that the mount keeps full; the last packet replaces the previous list. false:
  * no list was requested. */
 bool efs_protected_set_receive(struct efs_mount *m, const struct efs_export_kept *packet);
+/* Whether a list is to be requested; it was. */
+bool efs_protected_set_is_old(const struct efs_mount *m);
+void efs_protected_set_requested(struct efs_mount *m);
 /* Empties the set: no idle file stays open then. */
 void efs_protected_set_clear(struct efs_mount *m);
 void efs_protected_set_free(struct efs_protected_set *set);
@@ -174,8 +191,7 @@ void efs_protected_set_free(struct efs_protected_set *set);
 struct efs_mount_request;
 /* Updates the events of all watched requests. */
 void efs_mount_update_events(struct efs_mount *m);
-/* Whether a watched request has files in flight: the maintenance thread then receives and trims in place of a waiting
- * thread. */
+/* Whether a watched request has files in flight: the maintenance thread then receives in place of a waiting thread. */
 bool efs_mount_has_watched_pending(const struct efs_mount *m);
 
 /* ---- mount.c ---- */

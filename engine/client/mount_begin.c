@@ -102,6 +102,7 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
     char text[LINE_BYTES];
     bool all = true;
     pthread_mutex_lock(&m->lock);
+    efs_export_receive_late(m);
     for (uint32_t i = 0; i < request->count && all; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
         request->items[i].file = mount_find(m, &key, form);
@@ -111,14 +112,15 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
         all = efs_export_notify(m->export, stack, layer, needs, request->count, form);
     else if (all)
         all = efs_mount_notify_later(m, text, request_print(stack, layer, needs, request->count, text));
-    if (all)
-        efs_mount_wake_maintenance(m);
+    const bool unsent = efs_mount_has_unsent(m);
     for (uint32_t i = 0; i < request->count; i++)
         if (all)
             efs_file_ref(m, request->items[i].file);
         else
             request->items[i].file = NULL;
     pthread_mutex_unlock(&m->lock);
+    if (unsent)
+        efs_mount_flush(m);
     return all;
 }
 
@@ -183,7 +185,7 @@ static void request_begin_exports(struct efs_mount *m, const char *stack, uint32
         }
         efs_mount_wake_open_workers(m);
         pthread_mutex_unlock(&m->lock);
-        efs_export_send(m, &ask);
+        efs_export_send_ask(m, &ask);
     }
     pthread_mutex_unlock(&m->send_lock);
 }

@@ -19,7 +19,6 @@ struct efs_mount_request {
     struct efs_mount *mount;
     struct efs_mount_request *next_watched;
     struct efs_event event; /* for efs_mount_event() */
-    bool oversize; /* an item was dropped by which the mount has reported that not all fit into memory at once */
     uint32_t count;
     struct efs_mount_item items[];
 };

@@ -2,58 +2,49 @@
 /* mount_wait.c - see mount.h: waits for a request's experts, returns their tensors, drops them. */
 #include "mount_request.h"
 
-#include "clock.h"
+#include "deadline.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 _Static_assert(EFS_MOUNT_EXPERTS <= EFS_EXPORT_ROUTED, "a request fits into its packets");
 
-static bool time_before(struct timespec a, struct timespec b)
+/* Lock held, released while it waits. Waits until a file arrives, or until. *flushed: packets that were queued before
+ * this wait were sent. -ETIMEDOUT. */
+static errint_t mount_wait_more(struct efs_mount *m, const struct timespec *until, bool *flushed)
 {
-    return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
-}
-
-/* Lock held. Waits until a file arrives, or until. Evicts idle files after EFS_TRIM_DELAY_NS. -ETIMEDOUT. */
-static errint_t mount_wait_more(struct efs_mount *m, const struct timespec *until)
-{
-    struct timespec now, end;
-    bool forever = !until;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (until && !time_before(now, *until))
-        return -ETIMEDOUT;
-    end = efs_later(now, EFS_TRIM_DELAY_NS);
-    bool may_trim = m->oldest && (!until || time_before(end, *until));
-    if (!may_trim && until)
-        end = *until;
+    errint_t rc;
+    if (!*flushed && efs_mount_has_unsent(m)) {
+        pthread_mutex_unlock(&m->lock);
+        efs_mount_flush(m);
+        pthread_mutex_lock(&m->lock);
+        *flushed = true;
+        return 0;
+    }
+    *flushed = false;
     if (!m->receiving && efs_export_works(m->export)) { /* this thread receives for all waiting threads */
-        errint_t received = efs_export_receive(m, !may_trim && forever ? NULL : &end);
+        rc = efs_export_receive(m, until);
         if (m->watched)
             efs_mount_wake_maintenance(m); /* maintenance continues to receive */
-        if (received == -ETIMEDOUT && may_trim)
-            efs_files_trim(m, 0);
-        return received == -ETIMEDOUT && !may_trim ? -ETIMEDOUT : 0;
+        return rc;
     }
     m->waiting++;
-    int rc = !may_trim && forever ? pthread_cond_wait(&m->arrived, &m->lock)
-                                  : pthread_cond_timedwait(&m->arrived, &m->lock, &end);
+    rc = efs_cond_wait_until(&m->arrived, &m->lock, until);
     m->waiting--;
-    if (rc == ETIMEDOUT && may_trim)
-        efs_files_trim(m, 0);
-    return rc == ETIMEDOUT && !may_trim ? -ETIMEDOUT : 0;
+    return rc;
 }
 
 int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
     struct efs_mount *m = request->mount;
-    const struct timespec until = efs_from_now((int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
+    struct timespec time;
+    const struct timespec *until = efs_deadline(timeout_ms, &time);
     struct efs_mount_item *item;
-    bool pending;
+    bool pending, flushed = false;
     int rc = 0;
     pthread_mutex_lock(&m->lock);
     while (!(item = efs_mount_next_unreported(request, &pending)) && pending && rc == 0)
-        rc = mount_wait_more(m, timeout_ms < 0 ? NULL : &until);
+        rc = mount_wait_more(m, until, &flushed);
     if (item) {
         item->reported = true;
         *index = (uint32_t)(item - request->items);
@@ -68,13 +59,13 @@ int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32
 /* Lock held. Whether items of the request are in flight. *oversize: and not all of them fit into memory at once. */
 static bool request_is_pending(const struct efs_mount_request *request, bool *oversize)
 {
-    bool pending = false, reported = request->oversize;
+    bool pending = false;
+    *oversize = false;
     for (uint32_t i = 0; i < request->count; i++)
         if (efs_mount_item_is_pending(&request->items[i])) {
             pending = true;
-            reported |= request->items[i].file->oversize;
+            *oversize |= request->items[i].file->oversize;
         }
-    *oversize = pending && reported;
     return pending;
 }
 
@@ -82,10 +73,15 @@ errint_t efs_mount_wait(struct efs_mount_request *request)
 {
     struct efs_mount *m = request->mount;
     errint_t rc = 0;
-    bool oversize;
+    bool oversize, flushed = false, looked = false;
     pthread_mutex_lock(&m->lock);
-    while (request_is_pending(request, &oversize) && !oversize)
-        mount_wait_more(m, NULL);
+    while (request_is_pending(request, &oversize) && !(oversize && looked)) {
+        looked = oversize;
+        if (!oversize)
+            mount_wait_more(m, NULL, &flushed);
+        else if (!m->receiving && efs_export_works(m->export))
+            efs_export_receive_ready(m); /* the mount may have sent that the rest fits now */
+    }
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = request->items[i].file ? request->items[i].file->error : 0;
     pthread_mutex_unlock(&m->lock);
@@ -123,10 +119,12 @@ void efs_mount_drop(struct efs_mount_request *request, uint32_t index)
     if (index >= request->count)
         return;
     pthread_mutex_lock(&m->lock);
-    request->oversize |= efs_mount_item_is_pending(&request->items[index]) && request->items[index].file->oversize;
     item_drop(m, &request->items[index]);
     efs_mount_wake_waiters(m); /* the last item of a waiter may have been dropped */
+    const bool unsent = efs_mount_has_unsent(m);
     pthread_mutex_unlock(&m->lock);
+    if (unsent)
+        efs_mount_flush(m);
 }
 
 void efs_mount_release(struct efs_mount_request *request)
@@ -136,7 +134,10 @@ void efs_mount_release(struct efs_mount_request *request)
     efs_mount_unwatch(request);
     for (uint32_t i = 0; i < request->count; i++)
         item_drop(m, &request->items[i]);
+    const bool unsent = efs_mount_has_unsent(m);
     pthread_mutex_unlock(&m->lock);
+    if (unsent)
+        efs_mount_flush(m);
     free(request);
 }
 

@@ -84,6 +84,8 @@ static void *open_worker_run(void *arg)
             efs_layout_cache_add(m, file);
         file->error = rc;
         efs_file_opened(m, file);
+        if (efs_mount_has_unsent(m))
+            efs_mount_wake_maintenance(m);
     }
     pthread_mutex_unlock(&m->lock);
     return NULL;

@@ -4,17 +4,15 @@
  * other files when they have no users, because open files take memory from these experts.
  *
  * The mount sends the list over its socket; without a socket no idle file stays open. The client requests the list
- * again at intervals of at least 100 ms and 100 times the duration of the last answer.
+ * when the first file becomes idle, and again after as many as the list has, at least LIST_INTERVAL.
  */
 #include "mount.h"
 
-#include "clock.h"
 #include "sys.h"
 
 #include <stdlib.h>
 
-#define LIST_INTERVAL_NS 100000000u
-#define LIST_INTERVAL_FACTOR 100u
+#define LIST_INTERVAL 256u
 #define EXPERTS_MAX (1u << 22)
 
 static int by_value(const void *a, const void *b)
@@ -61,7 +59,20 @@ static void protected_set_replace(struct efs_mount *m)
     m->listing = false;
     if (m->protected.count)
         qsort(m->protected.hashes, m->protected.count, sizeof(m->protected.hashes[0]), by_value);
-    m->keep_bytes = m->protected.bytes - m->protected.bytes / EFS_KEEP_PARTS;
+    if (m->keep_auto)
+        m->keep_bytes = m->protected.bytes - m->protected.bytes / EFS_KEEP_PARTS;
+}
+
+bool efs_protected_set_is_old(const struct efs_mount *m)
+{
+    const uint32_t most = m->protected.count > LIST_INTERVAL ? m->protected.count : LIST_INTERVAL;
+    return m->keep_auto && !m->stop && !m->listing && m->idle_count && (!m->was_listed || m->idle_count >= most);
+}
+
+void efs_protected_set_requested(struct efs_mount *m)
+{
+    m->idle_count = 0;
+    m->listing = m->was_listed = true;
 }
 
 bool efs_protected_set_receive(struct efs_mount *m, const struct efs_export_kept *packet)
@@ -72,11 +83,8 @@ bool efs_protected_set_receive(struct efs_mount *m, const struct efs_export_kept
         const struct efs_expert_key key = efs_expert_key(packet->stack, packet->layer, packet->expert[i]);
         protected_set_add(&m->listed, efs_expert_key_hash(&key));
     }
-    if (packet->last) {
-        uint64_t now = efs_now_ns(), pause = (now - m->list_requested_ns) * LIST_INTERVAL_FACTOR;
-        m->next_list_ns = now + (pause > LIST_INTERVAL_NS ? pause : LIST_INTERVAL_NS);
+    if (packet->last)
         protected_set_replace(m);
-    }
     return true;
 }
 

@@ -113,8 +113,8 @@ static void request_set_oversize(struct efs_request *request, bool oversize)
 
 static void report_memory_short(const struct efs *fs, uint64_t bytes)
 {
-    if (fs->options.memory_short)
-        fs->options.memory_short(fs->options.memory_short_arg, bytes);
+    if (fs->leases->on_short)
+        fs->leases->on_short(fs->leases->on_short_arg, bytes);
 }
 
 /* Takes the item off the queue; it is answered with this error after the lock is released. */
@@ -317,6 +317,14 @@ void efs_admission_run(struct efs *fs)
     uint32_t waiting = fs->items_waiting;
     admission_run(fs);
     fs->deferred.admitted |= fs->items_waiting < waiting;
+}
+
+void efs_on_memory_short(struct efs *fs, efs_memory_short_fn *call, void *arg)
+{
+    efs_lock(fs);
+    fs->leases->on_short = call;
+    fs->leases->on_short_arg = arg;
+    efs_unlock(fs);
 }
 
 static void item_wait(struct efs *fs, struct efs_request_item *item)

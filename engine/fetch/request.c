@@ -6,13 +6,12 @@
 #include "fetch.h"
 
 #include "cache.h"
-#include "clock.h"
 #include "container.h"
+#include "deadline.h"
 #include "sys.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define DROPPED_AT_ONCE 64u /* in one critical section */
 
@@ -162,15 +161,13 @@ void efs_item_coded_loaded(struct efs_request_item *item)
 
 int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
-    const struct timespec until = efs_from_now((int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
+    struct timespec time;
+    const struct timespec *until = efs_deadline(timeout_ms, &time);
     struct efs_request_item *item;
     int rc = 0;
     pthread_mutex_lock(&request->lock);
     while (!(item = request_next_unreported(request)) && request_any_loading(request) && rc == 0)
-        if (timeout_ms < 0)
-            pthread_cond_wait(&request->changed, &request->lock);
-        else if (pthread_cond_timedwait(&request->changed, &request->lock, &until) == ETIMEDOUT)
-            rc = -ETIMEDOUT;
+        rc = efs_cond_wait_until(&request->changed, &request->lock, until);
     if (item) {
         item->reported = true;
         *index = (uint32_t)(item - request->items);

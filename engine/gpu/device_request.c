@@ -2,7 +2,7 @@
 /* device_request.c - requests in EFS_FORM_DEVICE: the calls of expertfs.h. */
 #include "device_internal.h"
 
-#include "clock.h"
+#include "deadline.h"
 #include "request_check.h"
 #include "sys.h"
 
@@ -247,15 +247,13 @@ static errint_t device_begin(struct efs_device *device, const char *stack, uint3
 static int device_wait_any(struct efs_device_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
     struct efs_device *device = request->device;
-    const struct timespec until = efs_from_now((int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
+    struct timespec time;
+    const struct timespec *until = efs_deadline(timeout_ms, &time);
     struct efs_device_item *item;
     int rc = 0;
     pthread_mutex_lock(&device->lock);
     while (!(item = device_request_next_unreported(request)) && device_request_is_pending(request) && rc == 0)
-        if (timeout_ms < 0)
-            pthread_cond_wait(&request->changed, &device->lock);
-        else if (pthread_cond_timedwait(&request->changed, &device->lock, &until) == ETIMEDOUT)
-            rc = -ETIMEDOUT;
+        rc = efs_cond_wait_until(&request->changed, &device->lock, until);
     if (item) {
         item->reported = true;
         *index = (uint32_t)(item - request->items);

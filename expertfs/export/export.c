@@ -84,8 +84,10 @@ static void export_accept(struct efsd_export *h)
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
     const uint32_t pending_max = export_pending_max(h);
     pthread_mutex_lock(&h->lock);
-    s->next = h->clients;
-    h->clients = s;
+    struct efsd_export_client **at = &h->clients; /* oldest first: efsd_export_stop() disconnects in this order */
+    while (*at)
+        at = &(*at)->next;
+    *at = s;
     h->client_count++;
     h->pending_max = pending_max;
     pthread_mutex_unlock(&h->lock);
@@ -161,8 +163,10 @@ errint_t efsd_export_start(struct efsd_export *h)
 {
     errint_t rc = -pthread_create(&h->thread, NULL, export_run, h);
     h->started = rc == 0;
-    if (h->started)
+    if (h->started) {
         pthread_setname_np(h->thread, "efs-export");
+        efs_on_memory_short(h->daemon->fs, efsd_export_memory_short, h);
+    }
     return rc;
 }
 
@@ -173,6 +177,7 @@ void efsd_export_stop(struct efsd_export *h)
         return;
     h->started = write(h->stop, &one, sizeof(one)) != (ssize_t)sizeof(one);
     pthread_join(h->thread, NULL);
+    efs_on_memory_short(h->daemon->fs, NULL, NULL);
     /* Experts of clients stay pinned until the engine is closed: clients may be reading them. */
     pthread_mutex_lock(&h->lock);
     for (struct efsd_export_client *s = h->clients; s; s = s->next)

@@ -57,53 +57,85 @@ static errint_t client_answer_item(struct efsd_export_client *s, struct efsd_exp
                                                                           : client_answer_full(s, item);
 }
 
-static void client_queue_answer(struct efsd_export_client *s, uint32_t tag, errint_t error)
+/* Returns the queued packet; NULL: the client was disconnected. */
+static struct efsd_queued_packet *client_queue(struct efsd_export_client *s, struct efsd_export_item *item,
+                                               uint32_t tag, errint_t error)
 {
-    struct efsd_queued_answer *queued = s->queued_count < EFS_EXPORT_TAGS ? calloc(1, sizeof(*queued)) : NULL;
+    struct efsd_queued_packet *queued = s->queued_count < EFS_EXPORT_TAGS ? calloc(1, sizeof(*queued)) : NULL;
     if (!queued) { /* the client does not read its answers, or no memory: disconnect it, it would wait forever */
         shutdown(s->fd, SHUT_RDWR);
-        return;
+        return NULL;
     }
-    *queued = (struct efsd_queued_answer){.tag = tag, .error = error};
+    *queued = (struct efsd_queued_packet){.item = item, .tag = tag, .error = error};
     *s->queued_end = queued;
     s->queued_end = &queued->next;
     s->queued_count++;
     efsd_export_client_poll(s, true);
+    return queued;
 }
 
-/* Reports that a tag is free. Does not look up the tag: the client may have used it for another request before this
- * error could be sent. */
-static void client_refuse(struct efsd_export_client *s, uint32_t tag, errint_t error)
+void efsd_export_client_refuse(struct efsd_export_client *s, uint32_t tag, errint_t error)
 {
     assert(error < 0);
-    errint_t rc = client_answer_error(s, tag, error);
+    errint_t rc = s->queued ? -EAGAIN : client_answer_error(s, tag, error);
     if (rc == -EAGAIN)
-        client_queue_answer(s, tag, error);
+        client_queue(s, NULL, tag, error);
     else if (rc < 0) /* no memory for a packet: the client would wait forever */
         shutdown(s->fd, SHUT_RDWR);
 }
 
-/* Reports to the client that the experts of the request with this tag do not fit into memory at once. */
-static void client_tell_oversize(struct efsd_export_client *s, uint32_t tag)
+/* Reports to the client whether the experts of the item's request do not fit into memory at once. */
+static void client_tell_oversize(struct efsd_export_client *s, struct efsd_export_item *item)
 {
-    struct efs_export_answer packet = answer_to(tag);
-    packet.head.kind = EFS_EXPORT_OVERSIZE;
+    struct efs_export_answer packet = answer_to(item->tag);
+    if (item->oversize == item->told_oversize || item->queued_oversize)
+        return;
+    packet.head.kind = item->oversize ? EFS_EXPORT_OVERSIZE : EFS_EXPORT_FITS;
     errint_t rc = efsd_export_client_send(s, &packet.head, -1);
-    if (rc == -EAGAIN)
-        client_queue_answer(s, tag, -EDEADLK);
-    else if (rc < 0)
+    if (rc == 0)
+        item->told_oversize = item->oversize;
+    else if (rc == -EAGAIN)
+        item->queued_oversize = client_queue(s, item, item->tag, 0);
+    else
         shutdown(s->fd, SHUT_RDWR);
 }
 
 void efsd_export_oversize(void *arg, bool oversize)
 {
-    (void)oversize;
-    const struct efsd_export_item *item = arg;
+    struct efsd_export_item *item = arg;
     struct efsd_export_client *s = item->client;
     pthread_mutex_lock(&s->export->lock);
+    item->oversize = oversize;
     if (!item->dropped && s->fd >= 0)
-        client_tell_oversize(s, item->tag);
+        client_tell_oversize(s, item);
     pthread_mutex_unlock(&s->export->lock);
+}
+
+void efsd_export_client_room(struct efsd_export_client *s, uint64_t bytes)
+{
+    const struct efs_export_room packet = {.head = {sizeof(packet), EFS_EXPORT_VERSION, EFS_EXPORT_ROOM, 1},
+                                           .bytes = bytes};
+    if (!s->keeps)
+        return;
+    errint_t rc = efsd_export_client_send(s, &packet.head, -1);
+    s->room_bytes = rc == -EAGAIN ? bytes : 0;
+    if (rc == -EAGAIN) {
+        efsd_export_client_poll(s, true);
+        return;
+    }
+    s->keeps = false; /* after another error efsd_export_client_receive() ends the connection */
+    s->export->keepers--;
+}
+
+void efsd_export_memory_short(void *arg, uint64_t bytes)
+{
+    struct efsd_export *h = arg;
+    if (h->keepers == 0)
+        return;
+    pthread_mutex_lock(&h->lock);
+    for (struct efsd_export_client *s = h->clients; s; s = s->next)
+        efsd_export_client_room(s, bytes);
+    pthread_mutex_unlock(&h->lock);
 }
 
 /* Answers for an expert that is EXPORTED. If the expert cannot be sent, frees its tag, reports the error, and returns
@@ -118,11 +150,11 @@ static struct efsd_drop client_answer(struct efsd_export_client *s, struct efsd_
         return (struct efsd_drop){NULL, 0};
     }
     if (rc == -EAGAIN) {
-        client_queue_answer(s, tag, 0);
+        item->queued_answer = client_queue(s, item, tag, 0);
         return (struct efsd_drop){NULL, 0};
     }
     s->items[tag] = NULL;
-    client_refuse(s, tag, rc);
+    efsd_export_client_refuse(s, tag, rc == -ECANCELED ? -EIO : rc);
     return efsd_export_item_free(item);
 }
 
@@ -132,25 +164,38 @@ void efsd_export_drop(struct efsd_drop drop)
         efs_request_drop(drop.request, drop.index);
 }
 
+/* Sends a packet that was queued, or queues it again. Returns an expert that cannot be sent, for the caller to drop. */
+static struct efsd_drop client_send_queued(struct efsd_export_client *s, const struct efsd_queued_packet *queued)
+{
+    struct efsd_export_item *item = queued->item;
+    const struct efsd_drop none = {NULL, 0};
+    if (queued->error)
+        efsd_export_client_refuse(s, queued->tag, queued->error);
+    if (!item)
+        return none;
+    bool answer = item->queued_answer == queued;
+    *(answer ? &item->queued_answer : &item->queued_oversize) = NULL;
+    if (answer)
+        return client_answer(s, item);
+    if (!item->request)
+        client_tell_oversize(s, item);
+    return none;
+}
+
 void efsd_export_flush(struct efsd_export_client *s)
 {
     pthread_mutex_lock(&s->export->lock);
-    struct efsd_queued_answer *all = s->queued;
+    struct efsd_queued_packet *all = s->queued;
     s->queued = NULL;
     s->queued_end = &s->queued;
     s->queued_count = 0;
     efsd_export_client_poll(s, false);
+    if (s->room_bytes)
+        efsd_export_client_room(s, s->room_bytes);
     while (all) {
-        struct efsd_queued_answer *one = all;
-        struct efsd_drop drop = {NULL, 0};
+        struct efsd_queued_packet *one = all;
         all = one->next;
-        struct efsd_export_item *item = efsd_export_item_find(s, one->tag);
-        if (one->error == -EDEADLK && item && !item->request)
-            client_tell_oversize(s, one->tag);
-        else if (one->error && one->error != -EDEADLK)
-            client_refuse(s, one->tag, one->error);
-        else if (!one->error && item && item->request) /* else the client has dropped it meanwhile */
-            drop = client_answer(s, item);
+        const struct efsd_drop drop = client_send_queued(s, one);
         free(one);
         if (drop.request) {
             pthread_mutex_unlock(&s->export->lock);
@@ -180,7 +225,7 @@ void efsd_export_complete(void *arg, errint_t error, struct efs_request *request
         assert(s->items[tag] == item);
         s->items[tag] = NULL;
         drop = efsd_export_item_free(item);
-        client_refuse(s, tag, error == -EAGAIN ? -EIO : error);
+        efsd_export_client_refuse(s, tag, error == -EAGAIN || error == -ECANCELED ? -EIO : error);
     } else {
         drop = client_answer(s, item);
     }

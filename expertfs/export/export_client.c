@@ -13,8 +13,10 @@ void efsd_export_client_unref(struct efsd_export_client *s)
     if (--s->references)
         return;
     while (s->queued) {
-        struct efsd_queued_answer *queued = s->queued;
+        struct efsd_queued_packet *queued = s->queued;
         s->queued = queued->next;
+        if (queued->item)
+            queued->item->queued_answer = queued->item->queued_oversize = NULL;
         free(queued);
     }
     free(s->ask);
@@ -46,6 +48,10 @@ struct efsd_export_item *efsd_export_item_find(const struct efsd_export_client *
 struct efsd_drop efsd_export_item_free(struct efsd_export_item *item)
 {
     const struct efsd_drop drop = {item->request, item->index};
+    if (item->queued_oversize)
+        item->queued_oversize->item = NULL;
+    if (item->queued_answer)
+        item->queued_answer->item = NULL;
     free(item->body);
     free(item);
     return drop;
@@ -100,7 +106,7 @@ void efsd_export_print_clients(struct efsd_export *h, FILE *out)
         uint32_t held = 0;
         for (uint32_t tag = 0; tag < s->tags; tag++)
             held += s->items[tag] && s->items[tag]->request;
-        if (s->fd >= 0)
+        if (s->fd >= 0 && (s->requested || !s->kept)) /* not the second connection of the library */
             fprintf(out, "%-10d %10u %12lld %10llu %10u\n", (int)s->pid, (unsigned)s->user, (long long)s->connected,
                     (unsigned long long)s->requested, held);
     }

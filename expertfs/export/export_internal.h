@@ -28,6 +28,9 @@ struct efsd_export_item {
     _Atomic bool dropped; /* the client dropped it while it was PENDING */
     uint8_t *body;        /* coded: payload of the struct efs_export_coded packets, until all were sent */
     uint32_t layout_bytes, body_bytes, sent_bytes;
+    bool oversize, told_oversize;               /* PENDING: its request is; the state that was sent */
+    struct efsd_queued_packet *queued_oversize, /* EFS_EXPORT_OVERSIZE or FITS is to be sent; NULL: it is not */
+        *queued_answer;
 };
 
 /* An expert that is to be dropped after the lock was released. */
@@ -45,10 +48,11 @@ struct efsd_export_ask {
 };
 
 /* A packet that did not fit into the client's socket. */
-struct efsd_queued_answer {
-    struct efsd_queued_answer *next;
+struct efsd_queued_packet {
+    struct efsd_queued_packet *next;
+    struct efsd_export_item *item; /* NULL: an error, or the item was freed */
     uint32_t tag;
-    errint_t error; /* 0: the expert; -EDEADLK: EFS_EXPORT_OVERSIZE; else the tag is free: the error to report */
+    errint_t error; /* 0: the item's answer or oversize packet; else the error to report, the tag is free */
 };
 
 struct efsd_export_client {
@@ -65,9 +69,11 @@ struct efsd_export_client {
     uint32_t tags;                   /* allocated elements of items */
     uint8_t *window_map;             /* bitmap by window number: the client has the window */
     uint32_t window_map_bytes;       /* allocated bytes of window_map */
-    struct efsd_queued_answer *queued, **queued_end;
+    struct efsd_queued_packet *queued, **queued_end;
     uint32_t queued_count;
     struct efsd_export_ask *ask; /* export thread; NULL: none yet */
+    bool keeps, kept;            /* it sent EFS_EXPORT_KEEP and got no EFS_EXPORT_ROOM yet; it ever sent one */
+    uint64_t room_bytes;         /* of the EFS_EXPORT_ROOM that did not fit into its socket */
     uint32_t observer;           /* export thread: id of the client as an observer of routing; 0: none */
     uint32_t list_at;            /* export thread: next expert of the list; UINT32_MAX: no list in progress */
 };
@@ -77,6 +83,7 @@ struct efsd_export {
     pthread_mutex_t lock; /* guards clients and their contents */
     struct efsd_export_client *clients;
     uint32_t client_count;
+    _Atomic uint32_t keepers;      /* clients that keep experts */
     uint32_t pending, pending_max; /* PENDING experts of all clients; limit, by the budget when a client connects */
     struct efsd_socket socket;
     int epoll, stop;
@@ -91,7 +98,8 @@ struct efsd_export {
 void efsd_export_client_unref(struct efsd_export_client *client);
 /* Lock held. The PENDING or EXPORTED expert of the tag, or NULL. */
 struct efsd_export_item *efsd_export_item_find(const struct efsd_export_client *client, uint32_t tag);
-/* Frees item, which no tag refers to any more. The caller drops the returned expert without the lock. */
+/* Frees item, which no tag refers to any more, and removes its queued packets. The caller drops the returned expert
+ * without the lock. */
 struct efsd_drop efsd_export_item_free(struct efsd_export_item *item);
 /* Lock held. Grows an array so that it has an element index; new elements are zero. NULL: no memory, the array is
  * unchanged. */
@@ -123,6 +131,12 @@ void efsd_export_list_continue(struct efsd_export_client *client);
 void efsd_export_complete(void *arg, errint_t error, struct efs_request *request, uint32_t index);
 /* An efs_oversize_fn with the same argument. Takes the lock while the engine's lock is held. */
 void efsd_export_oversize(void *arg, bool oversize);
+/* An efs_memory_short_fn; arg is a struct efsd_export. Takes the lock while the engine's lock is held. */
+void efsd_export_memory_short(void *arg, uint64_t bytes);
+/* Lock held. Reports that a tag is free: after all packets that are queued. */
+void efsd_export_client_refuse(struct efsd_export_client *client, uint32_t tag, errint_t error);
+/* Lock held. Sends EFS_EXPORT_ROOM if the client keeps experts. */
+void efsd_export_client_room(struct efsd_export_client *client, uint64_t bytes);
 /* Drops an expert, if any. Call without lock. */
 void efsd_export_drop(struct efsd_drop drop);
 /* Sends the answers that did not fit, after the client's socket has space again. */

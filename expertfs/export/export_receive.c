@@ -43,6 +43,7 @@ static struct efsd_export_item *client_end(struct efsd_export_client *s)
         at = &(*at)->next;
     *at = s->next;
     s->export->client_count--;
+    s->export->keepers -= s->keeps;
     epoll_ctl(s->export->epoll, EPOLL_CTL_DEL, s->fd, NULL);
     close(s->fd);
     s->fd = -1;
@@ -129,11 +130,29 @@ static bool client_alloc_tags(struct efsd_export_client *s, const struct efs_exp
     return good;
 }
 
+/* Removes experts whose tags were dropped or cancelled between the packets of the request. */
+static void client_remove_dropped(struct efsd_export_ask *ask)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < ask->count; i++) {
+        if (ask->args[i] && item_is_dropped(ask->args[i])) {
+            efsd_export_complete(ask->args[i], -ECANCELED, NULL, 0);
+            continue;
+        }
+        ask->needs[count] = ask->needs[i];
+        ask->args[count++] = ask->args[i];
+    }
+    ask->count = count;
+}
+
 static errint_t client_submit(struct efsd_export_client *s, struct efsd_export_ask *ask)
 {
     struct efsd *daemon = s->export->daemon;
     struct efs_error err = {.text = ""};
     struct efs_request *none;
+    client_remove_dropped(ask);
+    if (ask->count == 0)
+        return 0;
     errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, ask->needs, ask->count, &err);
     const bool may = efs_exports_coded(daemon->fs);
     /* args: NULL for EFS_EXPORT_NOTIFY: the client holds the expert already and gets no answer */
@@ -203,9 +222,10 @@ static bool client_handle_request(struct efsd_export_client *s, const struct efs
     return true;
 }
 
-static void client_handle_drop(struct efsd_export_client *s, const struct efs_export_ask *ask)
+/* Drops experts, or cancels them. false: a tag is out of range. */
+static bool client_handle_drop(struct efsd_export_client *s, const struct efs_export_ask *ask, bool cancel)
 {
-    bool pending = false;
+    bool pending = false, good = true;
     for (uint32_t i = 0; i < ask->head.count; i++) {
         uint32_t tag = ask->item[i].tag;
         struct efsd_drop drop = {NULL, 0};
@@ -219,11 +239,29 @@ static void client_handle_drop(struct efsd_export_client *s, const struct efs_ex
             else
                 pending = true;
         }
+        good = good && (!cancel || tag < EFS_EXPORT_TAGS);
+        if (cancel && good)
+            efsd_export_client_refuse(s, tag, -ECANCELED);
         pthread_mutex_unlock(&s->export->lock);
         efsd_export_drop(drop);
     }
     if (pending)
         efs_requests_cancel(s->export->daemon->fs, item_is_dropped);
+    return good;
+}
+
+/* The client keeps experts that it does not use: reports the next shortage of memory, or the present one. */
+static void client_handle_keep(struct efsd_export_client *s)
+{
+    pthread_mutex_lock(&s->export->lock);
+    s->export->keepers += !s->keeps;
+    s->keeps = s->kept = true;
+    pthread_mutex_unlock(&s->export->lock);
+    uint64_t bytes = efs_memory_short(s->export->daemon->fs);
+    pthread_mutex_lock(&s->export->lock);
+    if (bytes)
+        efsd_export_client_room(s, bytes);
+    pthread_mutex_unlock(&s->export->lock);
 }
 
 static void client_handle_unmapped(struct efsd_export_client *s, const struct efs_export_ask *ask)
@@ -287,8 +325,9 @@ static bool client_handle_packet(struct efsd_export_client *s, const union packe
     const struct efs_export_ask *ask = &packet->ask;
     if (bytes < sizeof(*head) || head->bytes != bytes || head->version != EFS_EXPORT_VERSION)
         return false;
-    if (head->kind == EFS_EXPORT_LIST && bytes == sizeof(*head) && head->count == 0) {
-        efsd_export_list(s);
+    if ((head->kind == EFS_EXPORT_LIST || head->kind == EFS_EXPORT_KEEP) && bytes == sizeof(*head) &&
+        head->count == 0) {
+        (head->kind == EFS_EXPORT_LIST ? efsd_export_list : client_handle_keep)(s);
         return true;
     }
     if (head->kind == EFS_EXPORT_OBSERVE || head->kind == EFS_EXPORT_HINT)
@@ -300,8 +339,8 @@ static bool client_handle_packet(struct efsd_export_client *s, const union packe
     case EFS_EXPORT_ASK:
         return client_handle_request(s, ask);
     case EFS_EXPORT_DROP:
-        client_handle_drop(s, ask);
-        return true;
+    case EFS_EXPORT_CANCEL:
+        return client_handle_drop(s, ask, head->kind == EFS_EXPORT_CANCEL);
     case EFS_EXPORT_UNMAPPED:
         client_handle_unmapped(s, ask);
         return true;

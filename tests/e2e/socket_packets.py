@@ -6,14 +6,14 @@ import os
 import socket
 import struct
 
-ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, OBSERVE, HINT, WINDOW, CODED, OVERSIZE = range(1, 12)
+ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, KEEP, ROOM = range(1, 16)
 NOTIFY, WITH_LAYOUT, MORE = 0xFFFFFFFF, 1 << 31, 1 << 31
 FULL, AS_CODED, ANY = range(3)  # forms
 VERSION = 7
 
 
 def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None, form=FULL):
-    body = b"" if kind == LIST else struct.pack("<2I32s", layer, form, stack) + b"".join(struct.pack("<3I", *item) for item in items)
+    body = b"" if kind in (LIST, KEEP) else struct.pack("<2I32s", layer, form, stack) + b"".join(struct.pack("<3I", *item) for item in items)
     return struct.pack("<4I", 16 + len(body) if length is None else length, version, kind,
                        len(items) if count is None else count) + body
 
@@ -64,9 +64,9 @@ class Client:
                 return None
             length, version, kind, count = struct.unpack("<4I", data[:16])
             assert (length, version) == (len(data), VERSION)
-            if kind == OVERSIZE:
-                self.oversize.add(struct.unpack("<I", data[16:20])[0])
-                if oversize:
+            if kind in (OVERSIZE, FITS):
+                (self.oversize.add if kind == OVERSIZE else self.oversize.remove)(struct.unpack("<I", data[16:20])[0])
+                if oversize and kind == OVERSIZE:
                     return None
                 continue
             if kind in (ANSWER, WINDOW):
@@ -115,6 +115,12 @@ class Client:
             found |= {(stack.rstrip(b"\0").decode(), layer, expert) for expert in struct.unpack(f"<{count}I", data[64:])}
             if last:
                 return found, total
+
+    def room(self):
+        """The bytes of a packet ROOM."""
+        length, version, kind, count, size = struct.unpack("<4IQ", self.socket.recv(4096))
+        assert (length, version, kind, count) == (24, VERSION, ROOM, 1)
+        return size
 
     def disconnected(self):
         """Whether the connection is closed before another packet arrives."""

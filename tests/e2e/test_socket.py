@@ -2,7 +2,7 @@
 """The socket that passes experts without files: its packets by hand, valid and invalid, and the state left by clients
 that die, mounts that end, and readers that open the same experts as files."""
 from e2e import *
-from socket_packets import AS_CODED, ASK, DROP, FULL, LIST, NOTIFY, MORE, OVERSIZE, UNMAPPED, WITH_LAYOUT, Client, packet
+from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, KEEP, LIST, NOTIFY, MORE, OVERSIZE, ROOM, UNMAPPED, WITH_LAYOUT, Client, packet
 
 need_fuse()
 model, store = shared()
@@ -86,7 +86,8 @@ wrong = {
     "a tag twice": packet(ASK, [(1, 1, 1), (2, 1, 1)]), "a tag out of range": packet(ASK, [(1, 1, 16384)]),
     "another length than said": packet(ASK, [(1, 1, 1)], length=63), "a list of something": packet(LIST, [], count=1),
     "a kind of the mount's": packet(5, [(1, 1, 1)]), "a long packet": packet(ASK, [(1, 1, 1)] * 200, count=64),
-    "another kind of the mount's": packet(10, [(1, 1, 1)]), "a third one": packet(OVERSIZE, []),
+    "another kind of the mount's": packet(10, [(1, 1, 1)]), "a third one": packet(OVERSIZE, []), "a fourth one": packet(FITS, [(1, 1, 1)]),
+    "a fifth one": packet(ROOM, []), "keeping something": packet(KEEP, [], count=1), "cancelling a tag out of range": packet(CANCEL, [(0, 0, 16384)]),
     "a form that there is not": packet(ASK, [(1, 1, 1)], form=3),
     "a tag twice, with and without layout": packet(ASK, [(1, 1, 1), (2, 1, 1 | WITH_LAYOUT)], form=AS_CODED),
     "a tag with layout, out of range": packet(ASK, [(1, 1, 16384 | WITH_LAYOUT)], form=AS_CODED),
@@ -180,14 +181,30 @@ for n in range(8):
 one = Socket(mount)
 
 print("-- more answers than the socket holds")
+
+
+def requested():
+    return sum(int(row.split()[3]) for row in mount.control("clients").splitlines()[1:])
+
+
+before = requested()
 one.send(ASK, [(4, 1, 20)])
 one.answer()
 for tag in range(1000, 3000, 50):
     one.send(ASK, [(4, 1, tag)])
     for i in range(1, 50):
         one.send(ASK, [(4, 1, tag + i)])
-tags = sorted(one.answer()[0] for _ in range(2000))
-check("all come", tags == list(range(1000, 3000)))
+check("the daemon has taken all", wait_until(lambda: requested() == before + 2001))
+one.send(DROP, [(0, 0, 2999)])
+one.send(ASK, [(4, 1, 2999)])
+one.send(CANCEL, [(0, 0, 2998), (0, 0, 400)])
+tags = sorted(one.answer()[:2] for _ in range(2001))  # that of 2998 is queued behind them: it is not sent any more
+check("all come, each once; what was cancelled is answered by that", tags == [(400, -errno.ECANCELED)] + [(tag, 0) for tag in range(1000, 2998)] + [
+    (2998, -errno.ECANCELED), (2999, 0)], tags[:3] + tags[-4:])
+one.send(ASK, [(99, 1, 5), (4, 1, 2998)])
+check("and nothing comes after them", [one.answer()[:2] for _ in range(2)] == [(5, -errno.EINVAL), (2998, -errno.EINVAL)])
+one.send(ASK, [(4, 1, 2998)])
+check("a cancelled tag is free", one.answer()[:2] == (2998, 0))
 for tag in range(1000, 3000, 50):
     one.send(DROP, [(0, 0, tag + i) for i in range(50)])
 one.send(DROP, [(0, 0, 20)])

@@ -5,7 +5,7 @@ import random
 import threading
 
 from e2e import *
-from socket_packets import ANY, AS_CODED, ASK, DROP, FULL, NOTIFY, UNMAPPED, WITH_LAYOUT, Client
+from socket_packets import ANY, AS_CODED, ASK, CANCEL, DROP, FULL, KEEP, MORE, NOTIFY, UNMAPPED, WITH_LAYOUT, Client
 
 sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
 import ctypes_client as api
@@ -179,6 +179,43 @@ one.send(DROP, [(0, 0, tag) for tag in here])
 check("nothing is held", mount.wait_idle(), mount.stat())
 
 
+print("-- cancelled, dropped in parts, and fitting again")
+one.oversize.clear()
+
+
+def take_until_quiet():
+    """The tags of all experts that come until nothing comes for a second."""
+    here = []
+    one.socket.settimeout(1)
+    try:
+        while True:
+            here.append(one.coded()[0])
+    except TimeoutError:
+        one.socket.settimeout(30)
+    return here
+
+
+one.send(ASK, [(n, 1, n) for n in range(EXPERTS)], form=AS_CODED)
+here = take_until_quiet()
+waiting = [tag for tag in range(EXPERTS) if tag not in here]
+check("the last one is told of", one.oversize == {waiting[-1]}, one.oversize)
+one.send(CANCEL, [(0, 0, tag) for tag in waiting[:-1]])
+check("what waits can be cancelled", sorted(one.coded()[:2] for _ in waiting[:-1]) == [(tag, -errno.ECANCELED) for tag in waiting[:-1]])
+one.send(DROP, [(0, 0, here[0])])
+check("the one that is left comes", one.coded()[:2] == (waiting[-1], 0))
+check("and fits", not one.oversize, one.oversize)
+one.send(DROP, [(0, 0, tag) for tag in here[1:] + waiting[-1:]])
+one.send(ASK, [(n, 1, n) for n in range(EXPERTS - 1)], form=AS_CODED | MORE)
+one.send(DROP, [(0, 0, EXPERTS - 2)])
+one.send(ASK, [(EXPERTS - 1, 1, NOTIFY)], form=AS_CODED)
+here = take_until_quiet()
+check("a tag dropped between the parts of a request is not told of, another is", one.oversize == {EXPERTS - 3}, (here, one.oversize))
+one.send(DROP, [(0, 0, tag) for tag in here])
+here = take_until_quiet()
+one.send(DROP, [(0, 0, tag) for tag in here])
+check("nothing is held", mount.wait_idle(), mount.stat())
+
+
 def library_waits(form):
     """Waits with the library for a whole layer, then for its experts one by one: (result of the first wait, experts
     received)."""
@@ -239,6 +276,38 @@ for one_client in (True, False):
     check(f"in {len(clients)} clients: all of them come", not wrong and not any(thread.is_alive() for thread in threads), wrong)
     for client in clients:
         library.efs_client_close(client)
+check("nothing is held", mount.wait_idle(), mount.stat())
+
+print("-- what a client keeps")
+os.setxattr(mount.path, "user.expertfs.budget", str(mount.count("fixed_bytes") + (28 << 20)).encode())  # for 3 experts, and not for 6
+keeper, request = ctypes.c_void_p(), ctypes.c_void_p()
+needs = (api.Need * 3)(*((n, 1) for n in range(3)))
+assert library.efs_client_open(mount.path.encode(), ctypes.byref(api.ClientOptions(keep_bytes=1 << 30)), ctypes.byref(keeper), None) == 0
+for _ in range(2):
+    assert library.efs_client_begin(keeper, b"", 0, needs, 3, api.FORM_CODED, ctypes.byref(request), None) == 0
+    check("it gets experts", library.efs_client_wait(request) == 0, mount.stat())
+    library.efs_client_release(request)
+    check("and keeps them", mount.count("coded_experts") == 3, mount.stat())
+    two.send(ASK, [(n, 1, n) for n in range(3)], layer=1, form=AS_CODED)
+    came = sorted(two.coded()[:2] for _ in range(3))
+    check("an idle process gives them back when another client needs the memory", came == [(n, 0) for n in range(3)], came)
+    two.send(DROP, [(0, 0, n) for n in range(3)])
+check("it has one row", len(mount.control("clients").splitlines()) == 4, mount.control("clients"))  # after the heading: one, two, keeper
+library.efs_client_close(keeper)
+two.send(ASK, [(n, 1, n) for n in range(3)], layer=1, form=AS_CODED)
+held = [two.coded()[0] for _ in range(3)]
+one.send(ASK, [(n, 1, n) for n in range(3)], form=AS_CODED)
+three = Client(mount)
+three.send(KEEP, [])
+check("one that keeps experts is told what others lack", three.room() > 0)
+two.send(DROP, [(0, 0, tag) for tag in held])
+held = [one.coded()[0] for _ in range(3)]
+three.send(KEEP, [])
+two.send(ASK, [(n, 1, n) for n in range(3)], layer=1, form=AS_CODED)
+check("also when it keeps some before", three.room() > 0)
+three.close()
+one.send(DROP, [(0, 0, tag) for tag in held])
+two.send(DROP, [(0, 0, two.coded()[0]) for _ in range(3)])
 check("nothing is held", mount.wait_idle(), mount.stat())
 
 print("-- uses that nobody waits for")

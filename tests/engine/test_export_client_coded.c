@@ -38,8 +38,10 @@ enum manner {
     LOSES_WINDOWS, /* correct, but the first descriptor of each window cannot be mapped */
     LOSES_WINDOWS_FULL,
     ANY_IS_LATE, /* answers the first request only after the second, and in full form */
+    CANCELLED,   /* answers the first request only when it is cancelled, before it confirms that */
     NO_ROOM,     /* holds back the last expert of a request until a drop, and reports the request as oversize */
-    NO_ROOM_BAD  /* the same with an invalid packet */
+    NO_ROOM_BAD, /* the same with an invalid packet */
+    NO_ROOM_FITS /* after a drop the last one fits, and comes a little later */
 };
 
 struct end {
@@ -47,6 +49,7 @@ struct end {
     enum manner manner;
     size_t change;
     uint8_t with;
+    uint32_t late[EXPERTS], late_count;             /* CANCELLED: experts of the first request */
     bool has[EXPERTS], lost[EXPERTS];               /* window was sent; was sent unusable */
     _Atomic uint32_t asked, layouts, dropped, told; /* told: notified uses of experts that the client has */
 };
@@ -150,6 +153,13 @@ static void hand_out(struct end *s, int fd, uint32_t expert, uint32_t tag, bool 
     free(body);
 }
 
+static void send_tag(int fd, enum efs_export_kind kind, uint32_t tag, errint_t error)
+{
+    const struct efs_export_answer packet = {
+        .head = {sizeof(packet), EFS_EXPORT_VERSION, kind, 1}, .tag = tag, .error = error};
+    fake_daemon_send(fd, &packet, packet.head.bytes, -1);
+}
+
 /* Sends OVERSIZE for a tag that is not used, then for the one that is held back; or a packet without a tag. */
 static void tell_oversize(const struct end *s, int fd, uint32_t tag)
 {
@@ -177,8 +187,22 @@ static void serve_one(struct fake_daemon *end, int fd)
                 continue;
             }
             if (s->manner >= NO_ROOM && ask.head.kind == EFS_EXPORT_DROP && late_tag != EFS_EXPORT_NOTIFY) {
+                if (s->manner == NO_ROOM_FITS) {
+                    send_tag(fd, EFS_EXPORT_FITS, late_tag, 0);
+                    usleep(20000);
+                }
                 hand_out(s, fd, late_expert, late_tag, true);
                 late_tag = EFS_EXPORT_NOTIFY;
+            }
+            if (s->manner == CANCELLED && ask.head.kind == EFS_EXPORT_ASK) {
+                s->late[s->late_count++] = ask.item[i].expert;
+                s->manner = i + 1 == ask.head.count ? GOOD : CANCELLED;
+                continue;
+            }
+            if (ask.head.kind == EFS_EXPORT_CANCEL) {
+                if (i < s->late_count)
+                    hand_out(s, fd, s->late[i], tag, true);
+                send_tag(fd, EFS_EXPORT_ANSWER, tag, -ECANCELED);
             }
             if (s->manner == ANY_IS_LATE && ask.head.kind == EFS_EXPORT_ASK && late_tag == EFS_EXPORT_NOTIFY) {
                 late_tag = tag & ~EFS_EXPORT_WITH_LAYOUT;
@@ -475,6 +499,47 @@ TEST(test_no_room)
     efs_client_release(r);
     efs_client_close(client);
     fake_daemon_stop(&s.mount);
+}
+
+/* After drops the rest of a request fits: a wait for all of it waits for that. */
+TEST(test_fits_again)
+{
+    struct end s;
+    const struct efs_need needs[] = {{1, 1}, {3, 1}, {5, 1}};
+    errint_t rc;
+    begin_end(&s, NO_ROOM_FITS, true);
+    struct efs_client *client = open_client(0);
+    struct efs_client_request *r = fixture_request(client, 0, needs, 3, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(r), -EDEADLK);
+    uint32_t index;
+    errint_t status;
+    assert_int_equal(efs_client_wait_any(r, 60000, &index, &status), 1);
+    efs_client_drop(r, index);
+    while ((rc = efs_client_wait(r)) == -EDEADLK)
+        usleep(1000);
+    assert_int_equal(rc, 0);
+    efs_client_release(r);
+    efs_client_close(client);
+    fake_daemon_stop(&s.mount);
+}
+
+/* A request that is released in flight is cancelled. Answers to it that come before the confirmation are ignored, and
+ * its tags are not used until then. */
+TEST(test_cancelled)
+{
+    struct end s;
+    const struct efs_need needs[] = {{1, 1}, {3, 1}, {5, 1}};
+    errint_t status;
+    begin_end(&s, CANCELLED, true);
+    struct efs_client *client = open_client(UINT64_C(1) << 30);
+    efs_client_release(fixture_request(client, 0, needs, 3, EFS_FORM_CODED));
+    for (uint32_t round = 0; round < 3; round++)
+        assert_int_equal(ask(client, round, EXPERTS, EFS_FORM_CODED, true, &status), EXPERTS);
+    assert_int_equal(s.late_count, 3);
+    assert_int_equal(s.asked, EXPERTS);
+    efs_client_close(client);
+    fake_daemon_stop(&s.mount);
+    assert_int_equal(s.dropped, EXPERTS);
 }
 
 static int setup(void **state)

@@ -85,7 +85,8 @@ static void send_packet(int fd, const uint8_t *packet, size_t bytes, unsigned ho
     sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-static void send_all(int fd, const uint8_t *data, size_t size)
+/* room: the connection of EFS_EXPORT_ROOM; -1: none. */
+static void send_all(int fd, int room, const uint8_t *data, size_t size)
 {
     static uint8_t packet[sizeof(struct efs_export_head) + UINT16_MAX];
     for (unsigned n = 0; size >= 4 && n < PACKETS_MOST; n++) {
@@ -93,7 +94,7 @@ static void send_all(int fd, const uint8_t *data, size_t size)
         bytes = bytes < left ? bytes : left;
         struct efs_export_head head = {.bytes = (uint32_t)(sizeof(head) + bytes),
                                        .version = EFS_EXPORT_VERSION,
-                                       .kind = data[0] % 14u,
+                                       .kind = data[0] % 17u,
                                        .count = 1};
         if (head.kind == EFS_EXPORT_CODED && bytes >= 16)
             head.count = (uint32_t)bytes - 16;
@@ -102,7 +103,7 @@ static void send_all(int fd, const uint8_t *data, size_t size)
         size_t begin = data[1] & 4 ? 0 : sizeof(head);
         memcpy(packet, &head, begin);
         memcpy(packet + begin, data + 4, bytes);
-        send_packet(fd, packet, begin + bytes, data[1]);
+        send_packet(head.kind == EFS_EXPORT_ROOM && room >= 0 ? room : fd, packet, begin + bytes, data[1]);
         data += 4 + bytes;
         size -= 4 + bytes;
     }
@@ -151,9 +152,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         needs[i] = (struct efs_need){.expert = i, .tokens = 1};
     CHECK(efs_client_open(mount, &options, &client, &err) == 0);
     int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+    int room = options.keep_bytes ? accept4(listening, NULL, NULL, SOCK_CLOEXEC) : -1;
     CHECK(fd >= 0);
     CHECK(efs_client_begin(client, "", 0, needs, count, forms[data[0] % 3], &request, &err) == 0);
-    send_all(fd, data + 1, size - 1);
+    send_all(fd, room, data + 1, size - 1);
     shutdown(fd, SHUT_WR); /* then every expert without an answer is opened as a file, or fails */
     for (uint32_t told = 0; told < count; told++) {
         uint32_t index = count;
@@ -170,5 +172,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     efs_client_release(request);
     efs_client_close(client);
     close(fd);
+    if (room >= 0)
+        close(room);
     return 0;
 }

@@ -108,9 +108,10 @@ static void send_all(int fd, const uint8_t *data, size_t size)
         size_t bytes = (size_t)data[2] | (size_t)data[3] << 8, left = size - 4;
         bytes = bytes < left ? bytes : left;
         struct efs_export_head head = {
-            .bytes = (uint32_t)(sizeof(head) + bytes), .version = EFS_EXPORT_VERSION, .kind = data[0] % 14u};
+            .bytes = (uint32_t)(sizeof(head) + bytes), .version = EFS_EXPORT_VERSION, .kind = data[0] % 17u};
         switch (head.kind) {
         case EFS_EXPORT_LIST:
+        case EFS_EXPORT_KEEP:
             break;
         case EFS_EXPORT_OBSERVE:
         case EFS_EXPORT_HINT:

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * export_send.c - see export.h: sends packets. Those that need no answer at once are queued and sent before the next
+ * packet that does, or by efs_mount_flush(): uses of experts that the client holds already, one packet per request;
+ * tags that were dropped or cancelled; windows that were unmapped.
+ */
+#include "export_internal.h"
+
+#include "mount.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+
+struct efs_export_ask efs_export_packet(enum efs_export_kind kind)
+{
+    return (struct efs_export_ask){.head = {.version = EFS_EXPORT_VERSION, .kind = kind}};
+}
+
+static void packet_end(struct efs_export_ask *packet)
+{
+    packet->head.bytes =
+        (uint32_t)(offsetof(struct efs_export_ask, item) + packet->head.count * sizeof(packet->item[0]));
+}
+
+bool efs_export_notify(struct efs_export *h, const char *stack, uint32_t layer, const struct efs_need *needs,
+                       uint32_t count, enum efs_form form)
+{
+    struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
+    if (count > EFS_EXPORT_ITEMS || strlen(stack) >= sizeof(ask.stack))
+        return false;
+    ask.layer = layer;
+    ask.form = form;
+    ask.head.count = count;
+    packet_end(&ask);
+    if (ask.head.bytes > sizeof(h->uses) - h->uses_bytes)
+        return false;
+    strcpy(ask.stack, stack);
+    for (uint32_t i = 0; i < count; i++) {
+        ask.item[i].expert = needs[i].expert;
+        ask.item[i].tokens = needs[i].tokens;
+        ask.item[i].tag = EFS_EXPORT_NOTIFY;
+    }
+    memcpy(h->uses + h->uses_bytes, &ask, ask.head.bytes);
+    h->uses_bytes += ask.head.bytes;
+    h->uses_count++;
+    return true;
+}
+
+/* ---- with efs_mount.send_lock held: no other thread removes queued packets ---- */
+
+static errint_t export_send_packet(const struct efs_export *h, const struct efs_export_head *packet, int flags)
+{
+    ssize_t n;
+    do
+        n = send(h->fd, packet, packet->bytes, MSG_NOSIGNAL | flags);
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : 0;
+}
+
+static bool numbers_peek(const struct efs_export_numbers *from, enum efs_export_kind kind,
+                         struct efs_export_ask *packet)
+{
+    *packet = efs_export_packet(kind);
+    while (packet->head.count < from->count && packet->head.count < EFS_EXPORT_ITEMS) {
+        packet->item[packet->head.count].tag = from->at[packet->head.count];
+        packet->head.count++;
+    }
+    packet_end(packet);
+    return packet->head.count > 0;
+}
+
+static void numbers_remove(struct efs_export_numbers *from, uint32_t count)
+{
+    from->count -= count;
+    memmove(from->at, from->at + count, from->count * sizeof(from->at[0]));
+}
+
+/* Lock held. The next queued packet. false: none. */
+static bool export_peek(const struct efs_export *h, struct efs_export_ask *packet)
+{
+    if (h->uses_bytes) {
+        memcpy(packet, h->uses, sizeof(packet->head));
+        memcpy(packet, h->uses, packet->head.bytes);
+        return true;
+    }
+    return numbers_peek(&h->drops, EFS_EXPORT_DROP, packet) || numbers_peek(&h->cancels, EFS_EXPORT_CANCEL, packet) ||
+           numbers_peek(&h->unmapped, EFS_EXPORT_UNMAPPED, packet);
+}
+
+/* Lock held. Removes that packet, which was sent. Dropped tags are free: the mount receives the drops before later
+ * requests. */
+static void export_sent(struct efs_export *h, const struct efs_export_ask *packet)
+{
+    if (packet->head.kind == EFS_EXPORT_ASK) {
+        h->uses_bytes -= packet->head.bytes;
+        h->uses_count--;
+        memmove(h->uses, h->uses + packet->head.bytes, h->uses_bytes);
+        return;
+    }
+    for (uint32_t i = 0; packet->head.kind == EFS_EXPORT_DROP && i < packet->head.count; i++)
+        h->free_tags.at[h->free_tags.count++] = packet->item[i].tag;
+    numbers_remove(packet->head.kind == EFS_EXPORT_DROP     ? &h->drops
+                   : packet->head.kind == EFS_EXPORT_CANCEL ? &h->cancels
+                                                            : &h->unmapped,
+                   packet->head.count);
+}
+
+/* Lock held, released meanwhile. Sends all queued packets, then `last` (NULL: nothing more). -EAGAIN: with
+ * MSG_DONTWAIT, the socket is full, and the rest stays queued. */
+static errint_t export_send_queued(struct efs_mount *m, const struct efs_export_head *last, int flags)
+{
+    struct efs_export *h = m->export;
+    struct efs_export_ask packet;
+    errint_t rc = 0;
+    while (rc == 0 && !h->failed && (export_peek(h, &packet) || last)) {
+        bool queued = export_peek(h, &packet);
+        pthread_mutex_unlock(&m->lock);
+        rc = export_send_packet(h, queued ? &packet.head : last, flags);
+        pthread_mutex_lock(&m->lock);
+        if (rc == 0 && queued)
+            export_sent(h, &packet);
+        else
+            last = NULL;
+    }
+    if (h->failed)
+        rc = -EPIPE;
+    if (rc < 0 && rc != -EAGAIN)
+        efs_export_fail(m);
+    return rc;
+}
+
+errint_t efs_export_send(struct efs_mount *m, const struct efs_export_head *last)
+{
+    pthread_mutex_lock(&m->lock);
+    errint_t rc = export_send_queued(m, last, 0);
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+void efs_export_send_ask(struct efs_mount *m, struct efs_export_ask *ask)
+{
+    packet_end(ask);
+    efs_export_send(m, &ask->head);
+}
+
+errint_t efs_export_flush(struct efs_mount *m, int flags)
+{
+    static const struct efs_export_head keep = {sizeof(keep), EFS_EXPORT_VERSION, EFS_EXPORT_KEEP, 0},
+                                        list = {sizeof(list), EFS_EXPORT_VERSION, EFS_EXPORT_LIST, 0};
+    pthread_mutex_lock(&m->lock);
+    const bool due = efs_protected_set_is_old(m);
+    errint_t rc = export_send_queued(m, due ? &list : NULL, flags);
+    if (rc == 0 && due)
+        efs_protected_set_requested(m);
+    if (rc == 0 && efs_export_keeps_untold(m)) {
+        m->export->told_keep = true;
+        if (send(m->export->room, &keep, sizeof(keep), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+            efs_export_keep_nothing(m);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
