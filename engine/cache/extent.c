@@ -153,7 +153,6 @@ uint32_t efs_extents_loads(const struct efs *fs, enum efs_load_reason why)
 
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
 {
-    fs->extents->fs = fs;
     fs->extents->at = efs_sys_calloc(fs->extents->count + 1u, sizeof(*fs->extents->at));
     fs->extents->object_first = efs_sys_calloc(fs->store->object_count + 1u, sizeof(uint32_t));
     fs->extents->expert_bytes = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(uint64_t));

@@ -120,7 +120,6 @@ struct efs_extent_move { /* the component that is being moved out of a retiring 
 };
 
 struct efs_extents {
-    struct efs *fs;
     struct efs_extent *at; /* [count] */
     uint32_t count;
     uint32_t *object_first; /* first extent of each object; one more entry at the end */
@@ -185,7 +184,7 @@ void efs_extents_destroy(struct efs *fs);
 void efs_extents_set_window(struct efs *fs, uint64_t bytes);
 /* Drops a reference. used_up: the extent will not be used again soon, and is evicted before other extents and before
  * the pool grows. _put() without lock, _unref() with lock held. */
-void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up);
+void efs_extent_put(struct efs *fs, uint32_t extent);
 void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up);
 /* The same for an extent that is used up, without taking the lock while nothing waits for memory: the reference is
  * dropped by the next efs_extents_put_used_up(), which the caller calls before it frees the waiter. Without lock. */

@@ -65,10 +65,10 @@ void efs_extent_unref_long(struct efs *fs, uint32_t extent)
     efs_extent_unref(fs, extent, false);
 }
 
-void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up)
+void efs_extent_put(struct efs *fs, uint32_t extent)
 {
     efs_lock(fs);
-    efs_extent_unref(fs, extent, used_up);
+    efs_extent_unref(fs, extent, false);
     efs_unlock(fs);
 }
 

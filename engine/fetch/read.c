@@ -130,7 +130,7 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     }
     if (rc == 0) {
         rc = efs_extent_decode(fs, p->waiter.extent, p->object, p->begin, p->bytes, p->dst, false, scratch);
-        efs_extent_put(fs, p->waiter.extent, false);
+        efs_extent_put(fs, p->waiter.extent);
     }
     part_end(p, rc);
 }
