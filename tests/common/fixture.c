@@ -400,3 +400,14 @@ void fixture_set_and_plan(struct efs *fs, const char *name, const char *value)
     }
     assert_true(s.plans > before);
 }
+
+void fixture_flip(const char *path, long at)
+{
+    FILE *f = fopen(path, "r+");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    int byte = getc(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    putc(byte ^ 1, f);
+    assert_int_equal(fclose(f), 0);
+}

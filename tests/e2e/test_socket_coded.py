@@ -152,18 +152,25 @@ check("never more than the budget", mount.count("chunk_pool_bytes") + mount.coun
       mount.count("budget_bytes") and most <= available, (most, available))
 check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight", "coded_errors") == [0, 0, 0]), mount.stat())
 
+
+def take_until_quiet():
+    """The tags of all experts that come until nothing comes for a second."""
+    here = []
+    one.socket.settimeout(1)
+    try:
+        while True:
+            here.append(one.coded()[0])
+    except TimeoutError:
+        one.socket.settimeout(30)
+    return here
+
+
 print("-- waiting for all")
 one.oversize.clear()
 two.oversize.clear()
 one.send(ASK, [(n, 1, n) for n in range(EXPERTS)], form=AS_CODED)
 two.send(ASK, [(0, 1, 9)], layer=1, form=AS_CODED)
-here = [one.coded()[0]]
-one.socket.settimeout(1)
-try:
-    while True:
-        here.append(one.coded()[0])
-except TimeoutError:
-    one.socket.settimeout(30)
+here = [one.coded()[0], *take_until_quiet()]
 check("some of a request came, and not all of it", 0 < len(here) < EXPERTS, here)
 check("its client is told so, once", len(one.oversize) == 1 and one.oversize <= set(range(EXPERTS)) - set(here), one.oversize)
 one.send(DROP, [(0, 0, here.pop())])
@@ -181,19 +188,6 @@ check("nothing is held", mount.wait_idle(), mount.stat())
 
 print("-- cancelled, dropped in parts, and fitting again")
 one.oversize.clear()
-
-
-def take_until_quiet():
-    """The tags of all experts that come until nothing comes for a second."""
-    here = []
-    one.socket.settimeout(1)
-    try:
-        while True:
-            here.append(one.coded()[0])
-    except TimeoutError:
-        one.socket.settimeout(30)
-    return here
-
 
 one.send(ASK, [(n, 1, n) for n in range(EXPERTS)], form=AS_CODED)
 here = take_until_quiet()

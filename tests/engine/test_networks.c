@@ -292,26 +292,15 @@ static void check_unused(uint64_t budget_bytes)
     efs_close(fs);
 }
 
-static void flip(const char *path, long at)
-{
-    FILE *f = fopen(path, "r+");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, at, SEEK_SET), 0);
-    int byte = getc(f);
-    assert_int_equal(fseek(f, at, SEEK_SET), 0);
-    putc(byte ^ 1, f);
-    assert_int_equal(fclose(f), 0);
-}
-
 TEST(refused_networks)
 {
     static const long damage[] = {3, 9, 18, 26, 30, 64, 80, 2000};
     struct efs_predict_config other[] = {shape, shape, shape, shape, shape};
     save(&shape);
     for (unsigned i = 0; i < sizeof(damage) / sizeof(damage[0]); i++) {
-        flip(saved_path(), damage[i]);
+        fixture_flip(saved_path(), damage[i]);
         check_unused(256 * MIB);
-        flip(saved_path(), damage[i]);
+        fixture_flip(saved_path(), damage[i]);
     }
     assert_int_equal(truncate(saved_path(), 40), 0);
     check_unused(256 * MIB);

@@ -457,17 +457,6 @@ static void find_saved(const char *state, char *path, size_t room)
     globfree(&found);
 }
 
-static void flip(const char *path, long at)
-{
-    FILE *f = fopen(path, "r+");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, at, SEEK_SET), 0);
-    int byte = getc(f);
-    assert_int_equal(fseek(f, at, SEEK_SET), 0);
-    putc(byte ^ 1, f);
-    assert_int_equal(fclose(f), 0);
-}
-
 /* The predictor's state is loaded at the next open. A damaged or truncated file, or one of another store, is not used,
  * nor one for a predictor of another size. */
 TEST(learned_stays)
@@ -487,12 +476,12 @@ TEST(learned_stays)
         struct stat st;
         assert_int_equal(stat(path, &st), 0);
         if (damage[i] >= 0)
-            flip(path, damage[i]);
+            fixture_flip(path, damage[i]);
         else
             assert_int_equal(truncate(path, st.st_size - 1), 0);
         assert_true(first_recall() < learned);
         if (damage[i] >= 0)
-            flip(path, damage[i]);
+            fixture_flip(path, damage[i]);
     }
     assert_true(learned > 0.9);
     assert_true(nothing < learned);
