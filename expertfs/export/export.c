@@ -14,9 +14,9 @@
 #include "log.h"
 
 #define CLIENTS_MAX 16u
-#define PENDING_SHARE 16u   /* of the budget, at most for experts that are PENDING */
-#define PENDING_BYTES 2560u /* of memory for one of them */
-#define PENDING_LEAST 256u
+#define EXPERTS_SHARE 16u   /* of the budget, at most for requests */
+#define EXPERTS_BYTES 2560u /* of memory for an expert of a request */
+#define EXPERTS_LEAST 256u
 #define SEND_BYTES (256 << 10)
 #define PAUSE_MS 200
 
@@ -47,13 +47,13 @@ static void export_refuse(struct efsd_export *h)
                               "left (RLIMIT_NOFILE)");
 }
 
-/* The limit of PENDING experts by the budget. */
-static uint32_t export_pending_max(const struct efsd_export *h)
+/* The limit of experts in requests, by the budget. */
+static uint32_t export_experts_max(const struct efsd_export *h)
 {
     struct efs_stats stats;
     efs_stats(h->daemon->fs, &stats);
-    const uint64_t most = stats.budget_bytes / PENDING_SHARE / PENDING_BYTES;
-    return most < PENDING_LEAST ? PENDING_LEAST : most < EFS_EXPORT_TAGS ? (uint32_t)most : EFS_EXPORT_TAGS;
+    const uint64_t most = stats.budget_bytes / EXPERTS_SHARE / EXPERTS_BYTES;
+    return most < EXPERTS_LEAST ? EXPERTS_LEAST : most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
 }
 
 static void export_accept(struct efsd_export *h)
@@ -82,14 +82,15 @@ static void export_accept(struct efsd_export *h)
                                      .list_at = UINT32_MAX};
     s->queued_end = &s->queued;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
-    const uint32_t pending_max = export_pending_max(h);
+    const uint32_t experts_max = export_experts_max(h);
     pthread_mutex_lock(&h->lock);
     struct efsd_export_client **at = &h->clients; /* oldest first: efsd_export_stop() disconnects in this order */
     while (*at)
         at = &(*at)->next;
     *at = s;
     h->client_count++;
-    h->pending_max = pending_max;
+    h->experts_max = experts_max;
+    h->pending_max = experts_max < EFS_EXPORT_TAGS ? experts_max : EFS_EXPORT_TAGS;
     pthread_mutex_unlock(&h->lock);
     efsd_count(&h->daemon->counters.handout_clients, 1);
     if (epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event))
@@ -178,6 +179,8 @@ void efsd_export_stop(struct efsd_export *h)
     h->started = write(h->stop, &one, sizeof(one)) != (ssize_t)sizeof(one);
     pthread_join(h->thread, NULL);
     efs_on_memory_short(h->daemon->fs, NULL, NULL);
+    for (struct efsd_export_client *s = h->clients; s; s = s->next)
+        efsd_export_client_end_request(s, -ECANCELED);
     /* Experts of clients stay pinned until the engine is closed: clients may be reading them. */
     pthread_mutex_lock(&h->lock);
     for (struct efsd_export_client *s = h->clients; s; s = s->next)

@@ -215,7 +215,8 @@ void efsd_export_complete(void *arg, errint_t error, struct efs_request *request
     struct efsd_drop drop;
     uint32_t tag = item->tag;
     pthread_mutex_lock(&export->lock);
-    assert(!item->request && s->references > 0);
+    assert(!item->request && s->pending > 0);
+    s->pending--;
     export->pending--;
     item->request = request;
     item->index = index;
@@ -224,12 +225,11 @@ void efsd_export_complete(void *arg, errint_t error, struct efs_request *request
     } else if (error) {
         assert(s->items[tag] == item);
         s->items[tag] = NULL;
-        drop = efsd_export_item_free(item);
         efsd_export_client_refuse(s, tag, error == -EAGAIN || error == -ECANCELED ? -EIO : error);
+        drop = efsd_export_item_free(item);
     } else {
         drop = client_answer(s, item);
     }
-    efsd_export_client_unref(s);
     pthread_mutex_unlock(&export->lock);
     efsd_export_drop(drop);
 }

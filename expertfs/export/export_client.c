@@ -45,6 +45,32 @@ struct efsd_export_item *efsd_export_item_find(const struct efsd_export_client *
     return tag < s->tags ? s->items[tag] : NULL;
 }
 
+struct efsd_export_charge *efsd_export_charge_add(struct efsd_export_client *s, struct efsd_export_charge *charge,
+                                                  uint32_t experts)
+{
+    if (!charge) {
+        charge = malloc(sizeof(*charge));
+        if (!charge)
+            return NULL;
+        *charge = (struct efsd_export_charge){.client = s, .references = 1};
+        s->references++;
+    }
+    charge->experts += experts;
+    s->experts += experts;
+    s->export->experts += experts;
+    return charge;
+}
+
+void efsd_export_charge_unref(struct efsd_export_charge *charge)
+{
+    if (!charge || --charge->references)
+        return;
+    charge->client->experts -= charge->experts;
+    charge->client->export->experts -= charge->experts;
+    efsd_export_client_unref(charge->client);
+    free(charge);
+}
+
 struct efsd_drop efsd_export_item_free(struct efsd_export_item *item)
 {
     const struct efsd_drop drop = {item->request, item->index};
@@ -52,6 +78,7 @@ struct efsd_drop efsd_export_item_free(struct efsd_export_item *item)
         item->queued_oversize->item = NULL;
     if (item->queued_answer)
         item->queued_answer->item = NULL;
+    efsd_export_charge_unref(item->charge);
     free(item->body);
     free(item);
     return drop;

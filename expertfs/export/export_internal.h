@@ -19,8 +19,17 @@
 #include "export_socket.h"
 #include "expertfs-private.h"
 
+/* The experts of a request, counted until the last one with a tag is dropped: until then the engine keeps the memory of
+ * all of them. */
+struct efsd_export_charge {
+    struct efsd_export_client *client; /* a reference */
+    uint32_t references;               /* items, and one until the request was submitted */
+    uint32_t experts;
+};
+
 struct efsd_export_item {
     struct efsd_export_client *client;
+    struct efsd_export_charge *charge;
     struct efsd_export_item *next_drop; /* next expert to drop, of a client that has disconnected */
     struct efs_request *request;        /* completed request, whose expert `index` this is; NULL: PENDING */
     uint32_t index, tag;
@@ -43,6 +52,7 @@ struct efsd_drop {
 struct efsd_export_ask {
     uint32_t layer, form, count;
     char stack[32];
+    struct efsd_export_charge *charge; /* NULL: no packet of a request was received */
     struct efs_need needs[EFS_EXPORT_ROUTED];
     void *args[EFS_EXPORT_ROUTED]; /* struct efsd_export_item; NULL: for EFS_EXPORT_NOTIFY */
 };
@@ -63,7 +73,8 @@ struct efsd_export_client {
     pid_t pid; /* that connected */
     time_t connected;
     uint64_t requested;              /* experts */
-    uint32_t references;             /* one of the list of clients, one of each expert that is PENDING */
+    uint32_t references;             /* one of the list of clients, one of each charge */
+    uint32_t pending, experts;       /* PENDING experts; experts of its charges */
     bool refused;                    /* the log has that requests of it were refused */
     struct efsd_export_item **items; /* by tag */
     uint32_t tags;                   /* allocated elements of items */
@@ -83,8 +94,9 @@ struct efsd_export {
     pthread_mutex_t lock; /* guards clients and their contents */
     struct efsd_export_client *clients;
     uint32_t client_count;
-    _Atomic uint32_t keepers;      /* clients that keep experts */
-    uint32_t pending, pending_max; /* PENDING experts of all clients; limit, by the budget when a client connects */
+    _Atomic uint32_t keepers;          /* clients that keep experts */
+    uint32_t pending, experts;         /* of all clients */
+    uint32_t pending_max, experts_max; /* by the budget when a client connects */
     struct efsd_socket socket;
     int epoll, stop;
     int spare;   /* reserved descriptor, closed to accept and disconnect a client on EMFILE */
@@ -98,8 +110,13 @@ struct efsd_export {
 void efsd_export_client_unref(struct efsd_export_client *client);
 /* Lock held. The PENDING or EXPORTED expert of the tag, or NULL. */
 struct efsd_export_item *efsd_export_item_find(const struct efsd_export_client *client, uint32_t tag);
-/* Frees item, which no tag refers to any more, and removes its queued packets. The caller drops the returned expert
- * without the lock. */
+/* Lock held. Adds experts to a charge; NULL: to a new one, with a reference. NULL: no memory. */
+struct efsd_export_charge *efsd_export_charge_add(struct efsd_export_client *client, struct efsd_export_charge *charge,
+                                                  uint32_t experts);
+/* Lock held. Drops a reference; the last one frees the charge. NULL: no effect. */
+void efsd_export_charge_unref(struct efsd_export_charge *charge);
+/* Lock held. Frees item, which no tag refers to any more, and removes its queued packets. The caller drops the returned
+ * expert without the lock. */
 struct efsd_drop efsd_export_item_free(struct efsd_export_item *item);
 /* Lock held. Grows an array so that it has an element index; new elements are zero. NULL: no memory, the array is
  * unchanged. */
@@ -117,6 +134,8 @@ void efsd_export_client_poll(const struct efsd_export_client *client, bool room)
 /* ---- export_receive.c ---- */
 /* Receives packets of the client. May end the connection and free the client. */
 void efsd_export_client_receive(struct efsd_export_client *client);
+/* Answers a request that was not submitted with this error. Export thread, or after it has ended. */
+void efsd_export_client_end_request(struct efsd_export_client *client, errint_t error);
 /* Ends the connection, which may free the client, and drops its experts. */
 void efsd_export_client_end(struct efsd_export_client *client);
 
@@ -127,7 +146,7 @@ void efsd_export_list(struct efsd_export_client *client);
 void efsd_export_list_continue(struct efsd_export_client *client);
 
 /* ---- export_answer.c ---- */
-/* An efs_arrived_fn. arg is a struct efsd_export_item; drops its reference on the client. */
+/* An efs_arrived_fn. arg is a struct efsd_export_item. */
 void efsd_export_complete(void *arg, errint_t error, struct efs_request *request, uint32_t index);
 /* An efs_oversize_fn with the same argument. Takes the lock while the engine's lock is held. */
 void efsd_export_oversize(void *arg, bool oversize);

@@ -13,7 +13,7 @@
 #include "log.h"
 #include "want.h"
 
-#define PENDING_OF_EACH 64u /* experts that a client may always have PENDING */
+#define EXPERTS_OF_EACH 64u /* experts that a client may always have in requests that have not ended */
 #define PACKETS 16u         /* packets of a client per event, so that other clients are served in between */
 
 /* ---- clients ----------------------------------------------------------------------------------------------- */
@@ -51,25 +51,33 @@ static struct efsd_export_item *client_end(struct efsd_export_client *s)
     return drops;
 }
 
-/* Ends all experts of a request that is not submitted with this error. */
-static void client_end_request(struct efsd_export_client *s, errint_t error)
+/* The next packet of this client begins a request. */
+static void client_begin_request(struct efsd_export_client *s)
+{
+    pthread_mutex_lock(&s->export->lock);
+    efsd_export_charge_unref(s->ask->charge);
+    pthread_mutex_unlock(&s->export->lock);
+    s->ask->charge = NULL;
+    s->ask->count = 0;
+}
+
+void efsd_export_client_end_request(struct efsd_export_client *s, errint_t error)
 {
     struct efsd_export_ask *ask = s->ask;
-    uint32_t count = ask ? ask->count : 0;
-    if (ask)
-        ask->count = 0;
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; ask && i < ask->count; i++)
         if (ask->args[i])
             efsd_export_complete(ask->args[i], error, NULL, 0);
+    if (ask)
+        client_begin_request(s);
 }
 
 void efsd_export_client_end(struct efsd_export_client *s)
 {
     struct efsd_export *h = s->export; /* client_end() may free s */
     uint32_t observer = s->observer;
-    client_end_request(s, -ECANCELED);
+    efsd_export_client_end_request(s, -ECANCELED);
     pthread_mutex_lock(&h->lock);
-    const bool pending = s->references > 1;
+    const bool pending = s->pending > 0;
     struct efsd_export_item *drops = client_end(s);
     pthread_mutex_unlock(&h->lock);
     if (observer)
@@ -77,7 +85,10 @@ void efsd_export_client_end(struct efsd_export_client *s)
     while (drops) {
         struct efsd_export_item *item = drops;
         drops = item->next_drop;
-        efsd_export_drop(efsd_export_item_free(item));
+        pthread_mutex_lock(&h->lock);
+        const struct efsd_drop drop = efsd_export_item_free(item);
+        pthread_mutex_unlock(&h->lock);
+        efsd_export_drop(drop);
     }
     if (pending)
         efs_requests_cancel(h->daemon->fs, item_is_dropped);
@@ -90,28 +101,31 @@ static struct efsd_export_item *client_alloc_tag(struct efsd_export_client *s, u
 {
     uint32_t tag = asked & ~EFS_EXPORT_WITH_LAYOUT;
     /* experts dropped while PENDING count, too, to limit a client that requests and drops in a loop */
-    bool good = tag < EFS_EXPORT_TAGS && !efsd_export_item_find(s, tag) && s->references <= EFS_EXPORT_TAGS;
+    bool good = tag < EFS_EXPORT_TAGS && !efsd_export_item_find(s, tag) && s->pending < EFS_EXPORT_TAGS;
     struct efsd_export_item **all = good ? efsd_export_grow(s->items, &s->tags, tag, sizeof(*s->items)) : NULL;
     if (all)
         s->items = all;
     struct efsd_export_item *item = all ? calloc(1, sizeof(*item)) : NULL;
     if (item) {
-        *item = (struct efsd_export_item){.client = s, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
+        *item = (struct efsd_export_item){
+            .client = s, .charge = s->ask->charge, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
+        item->charge->references++;
         s->items[tag] = item;
-        s->references++;
         s->requested++;
+        s->pending++;
         s->export->pending++;
     }
     return item;
 }
 
-/* Takes the tags of a request. false: a tag is not available; the caller disconnects the client. */
+/* Takes the tags of a packet of a request. false: a tag is not available; the caller disconnects the client. */
 static bool client_alloc_tags(struct efsd_export_client *s, const struct efs_export_ask *ask,
                               struct efsd_export_item *pending[EFS_EXPORT_ITEMS])
 {
     uint32_t taken = 0;
     pthread_mutex_lock(&s->export->lock);
-    for (; taken < ask->head.count; taken++) {
+    s->ask->charge = efsd_export_charge_add(s, s->ask->charge, ask->head.count);
+    for (; s->ask->charge && taken < ask->head.count; taken++) {
         uint32_t tag = ask->item[taken].tag;
         pending[taken] = tag == EFS_EXPORT_NOTIFY ? NULL : client_alloc_tag(s, tag);
         if (tag != EFS_EXPORT_NOTIFY && !pending[taken])
@@ -121,8 +135,8 @@ static bool client_alloc_tags(struct efsd_export_client *s, const struct efs_exp
     while (!good && taken-- > 0) {
         if (pending[taken]) {
             s->items[pending[taken]->tag] = NULL;
-            free(pending[taken]);
-            s->references--;
+            efsd_export_item_free(pending[taken]);
+            s->pending--;
             s->export->pending--;
         }
     }
@@ -167,18 +181,21 @@ static errint_t client_submit(struct efsd_export_client *s, struct efsd_export_a
     return efsd_want_finish(daemon, s->user, rc, &err);
 }
 
-/* Whether it may have as many experts PENDING as it has now, with those just requested: up to PENDING_OF_EACH always,
- * more while those of all clients together are within the limit. */
-static bool client_may_wait(struct efsd_export_client *s)
+/* Whether it may have as many experts as it has now, with those just requested: up to EXPERTS_OF_EACH always, more
+ * while those of all clients together are within the limit. The same for those that are PENDING. */
+static bool client_may_request(struct efsd_export_client *s)
 {
+    const struct efsd_export *h = s->export;
     pthread_mutex_lock(&s->export->lock);
-    const bool may = s->references - 1 <= PENDING_OF_EACH || s->export->pending <= s->export->pending_max;
+    const bool may = (s->pending <= EXPERTS_OF_EACH || h->pending <= h->pending_max) &&
+                     (s->experts <= EXPERTS_OF_EACH || h->experts <= h->experts_max);
+    const uint32_t pending = s->pending, experts = s->experts;
     pthread_mutex_unlock(&s->export->lock);
     if (!may && !s->refused)
         efsd_log(EFS_LOG_WARNING,
-                 "a client has %u experts requested that were not sent yet: more are refused, it opens "
+                 "a client has %u experts in its requests, of which %u were not sent yet: more are refused, it opens "
                  "their files instead",
-                 s->references - 1);
+                 experts, pending);
     s->refused |= !may;
     return may;
 }
@@ -215,10 +232,11 @@ static bool client_handle_request(struct efsd_export_client *s, const struct efs
     if (packet->form & EFS_EXPORT_MORE)
         return true;
     efsd_shrink_leased(s->export->daemon);
-    errint_t rc = client_may_wait(s) ? client_submit(s, s->ask) : -EBUSY;
+    errint_t rc = client_may_request(s) ? client_submit(s, s->ask) : -EBUSY;
     if (rc < 0)
-        client_end_request(s, rc);
-    s->ask->count = 0;
+        efsd_export_client_end_request(s, rc);
+    else
+        client_begin_request(s);
     return true;
 }
 

@@ -178,6 +178,7 @@ before = mount.count("fuse_opens_passthrough")
 for n in range(8):
     with open(expert(mount, 0, n), "rb") as f:
         check(f"expert {n} is served by the kernel again", f.read() == files[0, n] and mount.count("fuse_opens_passthrough") == before + n + 1)
+os.setxattr(mount.path, "user.expertfs.budget", b"128M")
 one = Socket(mount)
 
 print("-- more answers than the socket holds")
@@ -220,9 +221,39 @@ except OSError as error:
 check("who never listens is cut off", said in ("Broken pipe", "Connection reset by peer"), said)
 deaf.socket.close()
 
+print("-- experts that are held")
+for _ in range(200):  # of each request one is held, and the daemon keeps the memory of all
+    one.send(ASK, [(n, 1, n) for n in range(8)])
+    if any(one.answer()[1] for _ in range(8)):
+        break
+    one.send(DROP, [(0, 0, n) for n in range(8)])
+check("requests that are dropped count no more", _ == 199)
+refused = 0
+for tag in range(100, 600):
+    one.send(ASK, [(n, 1, n if n else tag) for n in range(8)])
+    refused = [one.answer()[1] for _ in range(8)].count(-errno.EBUSY)
+    if refused:
+        break
+    one.send(DROP, [(0, 0, n) for n in range(1, 8)])
+check("only so many as a sixteenth of the budget has room for", refused == 8 and 400 < tag < 520, (refused, tag))
+other = Socket(mount)
+other.send(ASK, [(n, 1, n) for n in range(8)])
+check("another client may have 64", [other.answer()[1] for _ in range(8)] == [0] * 8)
+other.socket.close()
+for first in range(100, 600, 50):
+    one.send(DROP, [(0, 0, first + n) for n in range(50)])
+one.send(ASK, [(n, 1, n) for n in range(8)])
+check("after drops it gets experts again", [one.answer()[1] for _ in range(8)] == [0] * 8)
+one.send(DROP, [(0, 0, n) for n in range(8)])
+check("all are given back", wait_until(lambda: mount.count("leased_experts") == 0))
+
 print("-- others, and the end")
 one.send(ASK, [(6, 1, 1)])
 held = one.answer()
+unfinished, before = Socket(mount), requested()
+unfinished.send(ASK, [(1, 1, 1), (2, 1, 2)], form=FULL | MORE)
+unfinished.send(DROP, [(0, 0, 2)])
+check("a request is not complete when the mount ends", wait_until(lambda: requested() == before + 2))
 mount.unmount()
 check("what is held stays as it was when the mount is gone", one.file(held) == files[0, 6])
 check("and the socket says so", one.disconnected())
