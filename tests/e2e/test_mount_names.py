@@ -106,6 +106,25 @@ for name in ("two words", "a 'quoted' name", "new\nline"):
     check(f"{name!r}: one line", result.returncode == 0 and result.stdout.count("\n") == 1, result)
     check("the shell reads its path", run("bash", "-c", f'"$1" down {word}', "bash", expertctl).returncode == 0, word)
 
+print("-- a name that is not UTF-8, and one of a store")
+odd, name = scratch("data/expertfs/") + os.fsdecode(b"\xffmodel"), "folder.efs"
+shutil.copytree(model, os.fsdecode(b"\xffmodel"))
+told = json.loads(ctl("up", "--json", "-o", "budget=64M", os.fsdecode(b"\xffmodel")).stdout or "{}")
+as_text, odd_store = odd.replace("\udcff", "\ufffd"), told.get("store", "-")
+check("up --json", (told.get("name"), told.get("mountpoint")) == ("\ufffdmodel", as_text), told)
+told = json.loads(ctl("ls", "--json").stdout)
+check("ls --json", odd_store in [row["path"] for row in told["stores"]] and as_text in [row["mountpoint"] for row in told["mounts"]], told)
+check("ls", "\ufffdmodel " in ctl("ls").stdout, ctl("ls"))
+check("status --json", json.loads(ctl("status", "--json", odd).stdout or "{}").get("mountpoint") == as_text)
+told = json.loads(ctl("down", "--json", odd).stdout)
+check("down --json", [row["mountpoint"] for row in told["unmounted"]] == [as_text], told)
+told = json.loads(ctl("rm", "--yes", "--json", os.fsdecode(b"\xffmodel")).stdout)
+check("rm --json", [row["store"] for row in told["removed"]] == [odd_store], told)
+shutil.copytree(model, name)
+check("up", ctl("up", "-o", "budget=64M", name).returncode == 0)
+check("ls: its mount point is no store", f"{scratch('data/expertfs/folder.efs')}\n" not in ctl("ls").stdout, ctl("ls"))
+says("down", 0, "^$", "down", scratch("data/expertfs/folder.efs"))
+
 print("-- rm")
 packed = [path for path in files_below(scratch("data")) if path.endswith(".efs") and NAME in path]
 check("one store", len(packed) == 1, packed)

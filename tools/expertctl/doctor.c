@@ -45,8 +45,8 @@ __attribute__((format(printf, 4, 5))) static void report(struct doctor *d, enum 
     va_end(args);
     efs_join_hint(text, sizeof(text)); /* a finding is one line */
     if (d->json)
-        json_array_append_new(d->findings,
-                              json_pack("{s:s, s:s, s:s}", "level", words[finding], "topic", topic, "text", text));
+        json_array_append_new(d->findings, json_pack("{s:s, s:s, s:o}", "level", words[finding], "topic", topic, "text",
+                                                     ctl_json_text(text)));
     else
         printf("%-7s %-12s %s\n", words[finding], topic, text);
     d->wrong += finding == WRONG;

@@ -152,7 +152,8 @@ static int down_run(int argc, char **argv)
         if (rc < 0)
             status = ctl_fail(rc, &err);
         else
-            json_array_append_new(done, json_pack("{s:s, s:s}", "mountpoint", mount->path, "store", mount->source));
+            json_array_append_new(done, json_pack("{s:o, s:o}", "mountpoint", ctl_json_text(mount->path), "store",
+                                                  ctl_json_text(mount->source)));
     }
     ctl_mounts_free(&mounts);
     if (a.json && ctl_print_json(json_pack("{s:O}", "unmounted", done)) != CTL_OK)

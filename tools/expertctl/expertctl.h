@@ -29,6 +29,8 @@ extern const struct ctl_command ctl_up, ctl_down, ctl_ls, ctl_rm, ctl_status, ct
 /* Prints json, and frees it; NULL, as of json_pack() without memory, is an error. Returns the exit status. */
 struct json_t;
 int ctl_print_json(struct json_t *json);
+/* A JSON string of a path or a message, with U+FFFD for bytes that are not UTF-8. NULL: no memory. */
+struct json_t *ctl_json_text(const char *text);
 
 /* Compares times of files, to the nanosecond: two may be made within a second. */
 static inline bool ctl_is_later(const struct timespec *a, const struct timespec *b)

@@ -49,8 +49,8 @@ static json_t *lines_json(char *text)
     json_t *array = json_array();
     for (char *line; (line = strsep(&text, "\n")) && *line;) {
         char *rest = line, *when = strsep(&rest, " "), *level = strsep(&rest, ":");
-        json_array_append_new(array, json_pack("{s:s, s:s, s:s}", "time", when, "level", level ? level : "", "text",
-                                               rest && *rest ? rest + 1 : ""));
+        json_array_append_new(array, json_pack("{s:s, s:s, s:o}", "time", when, "level", level ? level : "", "text",
+                                               ctl_json_text(rest && *rest ? rest + 1 : "")));
     }
     return array;
 }

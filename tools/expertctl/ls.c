@@ -69,9 +69,9 @@ static json_t *store_json(const char *path)
         efs_store_info(store, &info);
         efs_store_close(store);
     }
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:b}", "name", ctl_store_name(path, name, sizeof(name)), "path", path,
-                     "store_bytes", (json_int_t)st.st_size, "source_bytes", (json_int_t)info.source_bytes, "used_at",
-                     (json_int_t)st.st_atime, "sound", sound);
+    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:b}", "name", ctl_json_text(ctl_store_name(path, name, sizeof(name))),
+                     "path", ctl_json_text(path), "store_bytes", (json_int_t)st.st_size, "source_bytes",
+                     (json_int_t)info.source_bytes, "used_at", (json_int_t)st.st_atime, "sound", sound);
 }
 
 /* The stores in a folder, an empty array if there is none. */
@@ -124,10 +124,10 @@ static json_t *mounts_json(const struct ctl_mounts *mounts)
     json_t *array = json_array();
     char number[32];
     for (size_t i = 0; i < mounts->count; i++)
-        json_array_append_new(array,
-                              json_pack("{s:s, s:s, s:s, s:b, s:s?}", "mountpoint", mounts->mount[i].path, "store",
-                                        mounts->mount[i].source, "user", user_name(mounts->mount[i].user, number),
-                                        "usable", mounts->mount[i].usable, "state", mount_state(&mounts->mount[i])));
+        json_array_append_new(
+            array, json_pack("{s:o, s:o, s:s, s:b, s:s?}", "mountpoint", ctl_json_text(mounts->mount[i].path), "store",
+                             ctl_json_text(mounts->mount[i].source), "user", user_name(mounts->mount[i].user, number),
+                             "usable", mounts->mount[i].usable, "state", mount_state(&mounts->mount[i])));
     return array;
 }
 

@@ -116,7 +116,8 @@ static errint_t store_remove(const struct arguments *a, const char *given, const
         rc = efs_fail(err, -errno, "%s: %s", path, strerror(errno));
     if (rc < 0)
         return rc;
-    json_array_append_new(removed, json_pack("{s:s, s:I}", "store", path, "store_bytes", (json_int_t)st.st_size));
+    json_array_append_new(removed,
+                          json_pack("{s:o, s:I}", "store", ctl_json_text(path), "store_bytes", (json_int_t)st.st_size));
     if (!a->json)
         printf("%s: deleted, %s\n", path, size);
     return 0;

@@ -3,6 +3,7 @@
 #include "sample.h"
 
 #include "control_file.h"
+#include "expertctl.h"
 #include "info_checkpoint.h"
 #include "size.h"
 
@@ -334,10 +335,11 @@ json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
     tools_line_path(s->config, "store", store, sizeof(store));
     find_problems(root, s, store, &problems);
     for (unsigned i = 0; i < problems.count; i++)
-        json_array_append_new(wrong, json_string(problems.line[i]));
+        json_array_append_new(wrong, ctl_json_text(problems.line[i]));
     return json_pack(
-        "{s:s, s:s, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "mountpoint",
-        root, "store", store, "store_bytes", (json_int_t)tools_line_number(s->config, "store_bytes"), "source_bytes",
+        "{s:o, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "mountpoint",
+        ctl_json_text(root), "store", ctl_json_text(store), "store_bytes",
+        (json_int_t)tools_line_number(s->config, "store_bytes"), "source_bytes",
         (json_int_t)tools_line_number(s->config, "source_bytes"), "serving_path",
         tools_line_text(s->stat, "serving_path", path, sizeof(path)), "warm",
         tools_line_text(s->predict, "warm_state", warm, sizeof(warm)), "pid",

@@ -72,7 +72,8 @@ const char *ctl_store_name(const char *path, char *name, size_t room)
 static int is_store_name(const struct dirent *entry)
 {
     size_t bytes = strlen(entry->d_name);
-    return bytes > 4 && entry->d_name[0] != '.' && strcmp(entry->d_name + bytes - 4, ".efs") == 0;
+    return bytes > 4 && entry->d_name[0] != '.' && entry->d_type != DT_DIR && /* a mount point may have such a name */
+           strcmp(entry->d_name + bytes - 4, ".efs") == 0;
 }
 
 int ctl_stores_list(const char *folder, struct dirent ***stores)

@@ -104,7 +104,7 @@ static errint_t get_one(const struct arguments *a, const char *name, bool alone,
     if (a->human && get_is_size(name) && tools_number_parse(value, 0, UINT64_MAX, &bytes))
         tools_size_print(bytes, value, sizeof(value));
     if (a->json)
-        json_object_set_new(a->values, name, json_string(value));
+        json_object_set_new(a->values, name, ctl_json_text(value));
     else
         printf("%s%s%s\n", alone ? "" : name, alone ? "" : ": ", value);
     return 0;

@@ -56,8 +56,8 @@ static int unpack_run(int argc, char **argv)
     tools_progress_clear(&progress);
     efs_store_info(store, &info);
     if (rc == 0 && a.json)
-        ctl_print_json(json_pack("{s:s, s:I, s:I}", "directory", directory, "files", (json_int_t)info.files, "bytes",
-                                 (json_int_t)info.source_bytes));
+        ctl_print_json(json_pack("{s:o, s:I, s:I}", "directory", ctl_json_text(directory), "files",
+                                 (json_int_t)info.files, "bytes", (json_int_t)info.source_bytes));
     else if (rc == 0 && !a.quiet)
         printf("%s: %s, %s\n", directory, tools_count_print(info.files, "file", files, sizeof(files)),
                tools_size_print(info.source_bytes, size, sizeof(size)));

@@ -324,10 +324,11 @@ static int print_mount(const struct arguments *a, const struct ctl_model *model,
     char store[4200], budget[32], option[16];
     tools_line_path(config, "store", store, sizeof(store));
     if (a->json)
-        return ctl_print_json(json_pack(
-            "{s:s, s:s, s:s, s:I, s:s, s:b}", "name", model->name, "store", store, "mountpoint", path, "budget_bytes",
-            (json_int_t)tools_line_number(config, "budget_bytes"), "serving_path",
-            tools_line_text(config, "serving_path", option, sizeof(option)), "in_place", (int)model->in_place));
+        return ctl_print_json(json_pack("{s:o, s:o, s:o, s:I, s:s, s:b}", "name", ctl_json_text(model->name), "store",
+                                        ctl_json_text(store), "mountpoint", ctl_json_text(path), "budget_bytes",
+                                        (json_int_t)tools_line_number(config, "budget_bytes"), "serving_path",
+                                        tools_line_text(config, "serving_path", option, sizeof(option)), "in_place",
+                                        (int)model->in_place));
     tools_line_text(config, "budget_size", budget, sizeof(budget));
     tools_line_text(config, "budget_option", option, sizeof(option));
     print_word(store);

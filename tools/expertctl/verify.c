@@ -50,7 +50,7 @@ static void take_damage(void *arg, const char *line)
 {
     struct sweep *sweep = arg;
     if (sweep->damage)
-        json_array_append_new(sweep->damage, json_string(line));
+        json_array_append_new(sweep->damage, ctl_json_text(line));
     else {
         tools_progress_clear(&sweep->progress);
         printf("%s\n", line);
@@ -78,7 +78,7 @@ static int verify_run(int argc, char **argv)
     fflush(stdout); /* the damage before the message */
     efs_store_info(store, &info);
     if (a.json && (rc == 0 || rc == -EUCLEAN))
-        ctl_print_json(json_pack("{s:s, s:I, s:I, s:b, s:b, s:o}", "store", *a.store.word, "store_bytes",
+        ctl_print_json(json_pack("{s:o, s:I, s:I, s:b, s:b, s:o}", "store", ctl_json_text(*a.store.word), "store_bytes",
                                  (json_int_t)info.store_bytes, "shards", (json_int_t)info.shards, "decoded",
                                  (int)a.decode, "in_place", (int)info.in_place, "damage", sweep.damage));
     else if (rc == 0 && !a.quiet && info.in_place)

@@ -250,7 +250,7 @@ static int print_result(const struct arguments *a, const struct warmup *w, uint6
 {
     char read[16], all[16], files[32], store[16];
     if (a->json)
-        return ctl_print_json(json_pack("{s:s, s:I, s:I, s:I, s:I, s:b}", "mountpoint", w->root, "files",
+        return ctl_print_json(json_pack("{s:o, s:I, s:I, s:I, s:I, s:b}", "mountpoint", ctl_json_text(w->root), "files",
                                         (json_int_t)w->file_count, "bytes", (json_int_t)w->total_bytes, "read_bytes",
                                         (json_int_t)w->done_bytes, "disk_bytes", (json_int_t)disk, "budget_full",
                                         (int)w->full));
