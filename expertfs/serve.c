@@ -25,17 +25,11 @@
 
 #define BUFFERS_MOST 32u
 #define BUFFERS_LEAST 4u
+#define RECEIVING_THREADS 9u      /* all but one may wait for the disk in a small read */
 #define THREAD_BYTES (256u << 10) /* upper bound of the stack and the buffer of a receiving thread */
 #define NAMES_BYTES (256u << 10)  /* reserved for directories and open files, */
 #define NAME_BYTES 224u           /* and per file for the tree */
 #define MIB (UINT64_C(1) << 20)
-
-/* Receiving threads: half of the online cores, 4 to 8. All but one may wait for the disk in a small read. */
-static unsigned thread_count(void)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores < 8 ? 4 : cores > 16 ? 8 : (unsigned)cores / 2;
-}
 
 /* Reply buffers: 1/64 of the budget, BUFFERS_LEAST to BUFFERS_MOST. */
 static size_t buffer_count(uint64_t budget_bytes)
@@ -52,8 +46,7 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
     daemon->buffer_count = buffer_count(options->budget_bytes ? options->budget_bytes : efs_auto_budget());
     const struct efs_options engine = {
         .budget_bytes = options->budget_bytes,
-        .reserved_bytes =
-            daemon->buffer_count * (uint64_t)EFSD_IO_BYTES + (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
+        .reserved_bytes = efsd_buffers_bytes(daemon->buffer_count) + (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
         .per_file_bytes = NAME_BYTES,
         .workers = (unsigned)options->workers,
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
@@ -199,7 +192,7 @@ static void signal_note(int number)
 
 static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
 {
-    daemon->threads = thread_count();
+    daemon->threads = RECEIVING_THREADS;
     daemon->stop_fd = eventfd(0, EFD_CLOEXEC);
     daemon->ended_fd = eventfd(0, EFD_CLOEXEC);
     if (daemon->stop_fd < 0 || daemon->ended_fd < 0)

@@ -141,7 +141,7 @@ static void directory_list(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t p
         return;
     }
     bool waited;
-    struct efsd_buffer *buffer = efsd_buffer_get(&daemon->buffers, &waited);
+    struct efsd_buffer *buffer = efsd_buffer_get(&daemon->buffers, bytes, &waited);
     size_t room = bytes < EFSD_IO_BYTES ? bytes : EFSD_IO_BYTES, used = 0;
     off_t end = (off_t)daemon->tree.nodes[node].count + 2;
     for (; position >= 0 && position < end; position++) {

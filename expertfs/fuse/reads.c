@@ -82,7 +82,7 @@ static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open
                            size_t bytes, uint64_t offset)
 {
     bool waited, may_block = atomic_fetch_add(&daemon->blocking, 1) + 1 < daemon->threads;
-    struct efsd_buffer *buffer = efsd_buffer_get(&daemon->buffers, &waited);
+    struct efsd_buffer *buffer = efsd_buffer_get(&daemon->buffers, bytes, &waited);
     if (waited)
         efsd_count(&daemon->counters.reply_waits, 1);
     buffer->daemon = daemon;

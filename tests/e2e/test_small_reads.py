@@ -4,6 +4,7 @@
 (20 for F16 and F32), and give the right bytes. A store of version 2 is read without small reads."""
 import mmap
 import os
+import threading
 
 from e2e import *
 
@@ -55,6 +56,22 @@ for dtype, width, most in (("BF16", 2, 16), ("F16", 2, 20), ("F32", 4, 20), ("F8
         check(f"{what}: {read:.1f} KiB of the store a read, {small} small reads", read <= most and small >= READS * 0.9)
         os.close(fd)
         mount.unmount()
+
+mount = Mount(scratch("BF16.efs"), "budget=40M")  # three reply buffers of 1 MiB
+whole = open(scratch("BF16") + "/t.safetensors", "rb").read()
+fd = os.open(mount / "t.safetensors", os.O_RDONLY)
+wrong, offsets = [], [pages(len(whole)) for _ in range(8)]
+readers = [threading.Thread(target=lambda mine=mine: wrong.extend(
+    at for at in mine if os.pread(fd, PAGE, at) != whole[at:at + PAGE])) for mine in offsets]
+for reader in readers:
+    reader.start()
+for reader in readers:
+    reader.join()
+check("8 readers: the bytes", not wrong, wrong[:3])
+waits, small = mount.count("fuse_reply_waits"), mount.count("reads_small")
+check(f"8 readers: {waits} waited for a reply buffer, {small} small reads", waits == 0 and small > READS)
+os.close(fd)
+mount.unmount()
 
 made = run(program("mkexpertfs"), "-q", "-f", "--any", "--small-reads", "none", scratch("BF16"), scratch("BF16.efs"))
 check("version 2: packed", made.returncode == 0, made.stderr)
