@@ -47,7 +47,7 @@ os.environ["XDG_DATA_HOME"] = os.path.join(SCRATCH, "data")  # stores and mount 
 def _clean():
     for mount in list(_mounts):
         mount.abandon()
-    with open("/proc/mounts") as table:  # of `expertctl up`
+    with open("/proc/mounts", errors="replace") as table:  # of `expertctl up`
         for line in table:
             if SCRATCH in line and " fuse.expertfs " in line:
                 subprocess.run(["fusermount3", "-uzq", line.split()[1].encode().decode("unicode_escape")], check=False)
@@ -372,7 +372,7 @@ def files_below(folder):
 
 def minor_of(path):
     """The minor number of the mount at path, which is the kernel's name of a FUSE connection; None: not mounted."""
-    with open("/proc/self/mountinfo") as table:
+    with open("/proc/self/mountinfo", errors="replace") as table:
         found = [line.split()[2] for line in table if line.split()[4].encode().decode("unicode_escape") == path]
     return found[-1].split(":")[1] if found else None
 
