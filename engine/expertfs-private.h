@@ -242,10 +242,9 @@ errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t laye
 /* The experts from first to end - 1, numbers in the store, that the policy keeps in full now. Returns their count. */
 uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers);
 
-struct efs_request;
-/* Called when an expert of a request is loaded, and held until efs_request_drop(request, index); or when it has failed:
+/* Called when an expert of a request is loaded, and held until efs_client_drop(request, index); or when it has failed:
  * request is then NULL, and the expert is not held. */
-typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_request *request, uint32_t index);
+typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_client_request *request, uint32_t index);
 /* Called when the experts of a request do not fit into memory at once, with the argument of the one that will be
  * admitted last; and, when those that wait fit, again with the same argument and oversize false. Called with the
  * engine's lock held: it must not block or call the engine. */
@@ -269,18 +268,12 @@ struct efs_request_how {
 /*
  * Request experts of one layer by their numbers in the store, each once. They are read and decoded in this order. Does
  * not block. -EINVAL: a wrong number or form, an expert twice or of another layer; -ENOMEM; after an error arrived is
- * not called. The caller owns *request; it is NULL with preload and with arrived.
+ * not called. The caller owns *request, whose calls are in expertfs.h; it is NULL with preload and with arrived.
+ * Release it before efs_close().
  */
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
-                            const struct efs_request_how *how, struct efs_request **request, struct efs_error *err);
-/* As efs_client_wait_any(). */
-int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status);
-int efs_request_event(struct efs_request *request);
-/* As efs_client_wait(). */
-errint_t efs_request_wait(struct efs_request *request);
-/* As efs_client_tensors(). */
-errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
-                             uint32_t *count);
+                            const struct efs_request_how *how, struct efs_client_request **request,
+                            struct efs_error *err);
 /* Experts with `arrived` that wait for room, and for whose argument cancelled() is true, leave the queue unread:
  * arrived gets -ECANCELED. Experts that are being loaded are not affected. cancelled() is called with the engine's lock
  * held. */
@@ -292,14 +285,9 @@ uint64_t efs_memory_short(struct efs *fs);
  * room for them. With the engine's lock held: it must not block or call the engine. NULL: ends the calls. */
 typedef void efs_memory_short_fn(void *arg, uint64_t bytes);
 void efs_on_memory_short(struct efs *fs, efs_memory_short_fn *call, void *arg);
-/* End the use of one expert. */
-void efs_request_drop(struct efs_request *request, uint32_t index);
-/* Replaces efs_request_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed
+/* Replaces efs_client_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed
  * on. */
-void efs_request_detach(struct efs_request *request, uint32_t index);
-/* End the use of all experts; loads in flight complete in the background. NULL is fine. Call before efs_close(). */
-void efs_request_release(struct efs_request *request);
-void efs_request_free_in_child(struct efs_request *request); /* efs_request_release() in a forked process */
+void efs_request_detach(struct efs_client_request *request, uint32_t index);
 
 /* ---- prefetch ---------------------------------------------------------------------------------------------------- */
 
@@ -333,21 +321,21 @@ struct efs_window {
 /* Whether coded experts can be handed out: needs chunk_windows and CAP_SYS_ADMIN. */
 bool efs_exports_coded(const struct efs *fs);
 /* EFS_FORM_FULL or EFS_FORM_CODED. */
-enum efs_form efs_request_form(const struct efs_request *request, uint32_t index);
+enum efs_form efs_request_form(const struct efs_client_request *request, uint32_t index);
 /* The window of a full expert; its fd is not opened. -EBUSY: efs_lease_fd() was called for it, or this process has no
  * private tmpfs (CAP_SYS_ADMIN). */
-errint_t efs_request_window(const struct efs_request *request, uint32_t index, struct efs_window *window);
+errint_t efs_request_window(const struct efs_client_request *request, uint32_t index, struct efs_window *window);
 /* The windows and offsets of a coded expert's extents, in the order of its layout; the caller frees them. -EOPNOTSUPP:
  * other processes cannot map the memory; -ENOMEM. */
-errint_t efs_request_places(const struct efs_request *request, uint32_t index, struct efs_export_place **places,
+errint_t efs_request_places(const struct efs_client_request *request, uint32_t index, struct efs_export_place **places,
                             uint32_t *count);
 /* Open the window of a full expert, or one of the windows of a coded one. The caller closes the descriptor. -EMFILE,
  * ... */
-errint_t efs_request_open_window(const struct efs_request *request, uint32_t index, uint32_t number,
+errint_t efs_request_open_window(const struct efs_client_request *request, uint32_t index, uint32_t number,
                                  struct efs_window *window);
 /* The layout of a coded expert in the format of the protocol (struct efs_export_layout and the arrays after it),
  * constant while the store is served; the caller frees it. -ENOMEM. */
-errint_t efs_request_layout(const struct efs_request *request, uint32_t index, struct efs_export_layout **layout,
+errint_t efs_request_layout(const struct efs_client_request *request, uint32_t index, struct efs_export_layout **layout,
                             size_t *bytes);
 
 /* ---- the chunk pool's memory ------------------------------------------------------------------------------------ */

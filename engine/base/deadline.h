@@ -18,6 +18,16 @@ static inline const struct timespec *efs_deadline(int timeout_ms, struct timespe
     return timeout_ms < 0 ? NULL : until;
 }
 
+/* A condition variable that uses CLOCK_MONOTONIC. */
+static inline void efs_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
 /* Waits for a condition variable that uses CLOCK_MONOTONIC. 0 or -ETIMEDOUT. */
 static inline errint_t efs_cond_wait_until(pthread_cond_t *changed, pthread_mutex_t *lock, const struct timespec *until)
 {

@@ -2,7 +2,7 @@
 /* parallel.c - see parallel.h. */
 #include "parallel.h"
 
-#include "clock.h"
+#include "deadline.h"
 #include "thread.h"
 
 #include <errno.h>
@@ -14,13 +14,9 @@
 
 void efs_parallel_begin(struct efs_parallel *p, void (*wake)(void *owner), void *owner)
 {
-    pthread_condattr_t monotonic;
     *p = (struct efs_parallel){.wake = wake, .owner = owner};
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    efs_cond_init(&p->changed);
 }
 
 void efs_parallel_fail(struct efs_parallel *p, errint_t rc, const char *text)

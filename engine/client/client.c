@@ -4,6 +4,7 @@
 #include "mount.h"
 #include "expertfs-private.h"
 #include "owner.h"
+#include "request.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -19,16 +20,6 @@ struct efs_client {
     bool borrowed;             /* fs is the caller's */
     _Atomic uint32_t observer; /* of fs; 0: nothing was observed or hinted yet */
     struct efs_device *device; /* in addition; NULL: none */
-    const struct efs_device_ops *device_ops;
-    void (*device_close)(struct efs_device *device);
-};
-
-struct efs_client_request {
-    const struct efs_client *client;
-    /* exactly one of these three is set */
-    struct efs_request *in_process;
-    struct efs_mount_request *of_mount;
-    struct efs_device_request *of_device;
     const struct efs_device_ops *device_ops;
 };
 
@@ -115,7 +106,7 @@ void efs_client_close(struct efs_client *client)
     if (!client)
         return;
     if (client->device)
-        client->device_close(client->device);
+        client->device_ops->close(client->device);
     if (client->observer && client_is_here(client))
         efs_routing_observer_end(client->fs, client->observer);
     if (client->mount && client_is_here(client))
@@ -133,25 +124,18 @@ struct efs *efs_client_fs(struct efs_client *client)
     return client->fs;
 }
 
-errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops,
-                           void (*close)(struct efs_device *device))
+errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops)
 {
     if (client->device)
         return -EEXIST;
     client->device = device;
     client->device_ops = ops;
-    client->device_close = close;
     return 0;
 }
 
 struct efs_device *efs_client_device(const struct efs_client *client)
 {
     return client->device;
-}
-
-struct efs_device_request *efs_client_device_request(const struct efs_client_request *request)
-{
-    return request->of_device;
 }
 
 char efs_client_state(struct efs_client *client, const struct efs_expert_key *key)
@@ -168,7 +152,7 @@ char efs_client_state(struct efs_client *client, const struct efs_expert_key *ke
 
 /* Replaces the experts' numbers in the layer by those in the store, and submits the request. */
 static errint_t client_begin_in_process(struct efs *fs, const char *stack, uint32_t layer, const struct efs_need *needs,
-                                        uint32_t count, enum efs_form form, struct efs_request **request,
+                                        uint32_t count, enum efs_form form, struct efs_client_request **request,
                                         struct efs_error *err)
 {
     struct efs_need few[64], *all = few;
@@ -198,84 +182,12 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
         return efs_fail(err, -EINVAL, "there is no form %d", (int)form);
     if (form == EFS_FORM_DEVICE && !client->device)
         return efs_fail(err, -EINVAL, "experts in memory of a device need one: efs_client_gpu()");
-    struct efs_client_request *request = efs_sys_calloc(1, sizeof(*request));
-    if (!request)
-        return efs_fail(err, -ENOMEM, "no memory for a request");
-    request->client = client;
-    request->device_ops = client->device_ops;
-    rc = form == EFS_FORM_DEVICE
-             ? client->device_ops->begin(client->device, stack, layer, needs, count, &request->of_device, err)
-         : client->mount
-             ? efs_mount_begin(client->mount, stack, layer, needs, count, form, &request->of_mount, err)
-             : client_begin_in_process(client->fs, stack, layer, needs, count, form, &request->in_process, err);
-    if (rc < 0)
-        free(request);
-    else
-        *out = request;
+    rc = form == EFS_FORM_DEVICE ? client->device_ops->begin(client->device, stack, layer, needs, count, out, err)
+         : client->mount         ? efs_mount_begin(client->mount, stack, layer, needs, count, form, out, err)
+                                 : client_begin_in_process(client->fs, stack, layer, needs, count, form, out, err);
+    if (rc == 0)
+        (*out)->owner = &client->owner;
     return rc;
-}
-
-int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status)
-{
-    if (!client_is_here(request->client))
-        return -ECHILD;
-    return request->of_device  ? request->device_ops->wait_any(request->of_device, timeout_ms, index, status)
-           : request->of_mount ? efs_mount_wait_any(request->of_mount, timeout_ms, index, status)
-                               : efs_request_wait_any(request->in_process, timeout_ms, index, status);
-}
-
-int efs_client_event(struct efs_client_request *request)
-{
-    if (!client_is_here(request->client))
-        return -ECHILD;
-    return request->of_device  ? request->device_ops->event(request->of_device)
-           : request->of_mount ? efs_mount_event(request->of_mount)
-                               : efs_request_event(request->in_process);
-}
-
-errint_t efs_client_wait(struct efs_client_request *request)
-{
-    if (!client_is_here(request->client))
-        return -ECHILD;
-    return request->of_device  ? request->device_ops->wait(request->of_device)
-           : request->of_mount ? efs_mount_wait(request->of_mount)
-                               : efs_request_wait(request->in_process);
-}
-
-errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index, const struct efs_tensor **tensors,
-                            uint32_t *count)
-{
-    if (!client_is_here(request->client))
-        return -ECHILD;
-    return request->of_device  ? request->device_ops->tensors(request->of_device, index, tensors, count)
-           : request->of_mount ? efs_mount_tensors(request->of_mount, index, tensors, count)
-                               : efs_request_tensors(request->in_process, index, tensors, count);
-}
-
-void efs_client_drop(struct efs_client_request *request, uint32_t index)
-{
-    if (!client_is_here(request->client))
-        return;
-    if (request->of_device)
-        request->device_ops->drop(request->of_device, index);
-    else if (request->of_mount)
-        efs_mount_drop(request->of_mount, index);
-    else
-        efs_request_drop(request->in_process, index);
-}
-
-void efs_client_release(struct efs_client_request *request)
-{
-    if (!request)
-        return;
-    bool here = client_is_here(request->client);
-    if (request->of_device)
-        (here ? request->device_ops->release : request->device_ops->free_forked)(request->of_device);
-    else if (request->of_mount)
-        (here ? efs_mount_release : efs_mount_request_free_forked)(request->of_mount);
-    else
-        (here ? efs_request_release : efs_request_free_in_child)(request->in_process);
-    free(request);
 }
 
 /* ---- chosen and predicted experts ---- */

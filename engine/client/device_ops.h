@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_ops.h - the functions of engine/gpu/ that serve requests in EFS_FORM_DEVICE; the client calls them through
- * this table, because gpu/ is above it. Each implements the call of that name in expertfs.h.
+ * device_ops.h - the functions of engine/gpu/ that the client calls through a table, because gpu/ is above it.
  */
 #ifndef EFS_DEVICE_OPS_H
 #define EFS_DEVICE_OPS_H
@@ -10,33 +9,23 @@
 #include "expertfs.h"
 
 struct efs_device;
-struct efs_device_request;
 
 struct efs_device_ops {
+    /* efs_client_begin() in EFS_FORM_DEVICE; the caller sets the request's owner. */
     errint_t (*begin)(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
-                      uint32_t count, struct efs_device_request **request, struct efs_error *err);
-    int (*wait_any)(struct efs_device_request *request, int timeout_ms, uint32_t *index, errint_t *status);
-    int (*event)(struct efs_device_request *request);
-    errint_t (*wait)(struct efs_device_request *request);
-    errint_t (*tensors)(struct efs_device_request *request, uint32_t index, const struct efs_tensor **tensors,
-                        uint32_t *count);
-    void (*drop)(struct efs_device_request *request, uint32_t index);
-    void (*release)(struct efs_device_request *request);
-    void (*free_forked)(
-        struct efs_device_request *request); /* release in a forked process: closes the child's descriptors */
+                      uint32_t count, struct efs_client_request **request, struct efs_error *err);
     void (*hint)(struct efs_device *device, const struct efs_routing *routing); /* checked, but may name no expert */
+    void (*close)(struct efs_device *device);
 };
 
 /* Attaches a device, which the client closes first when it is closed. Call it on one thread, before the client's first
  * request in that form. -EEXIST: the client has a device. */
-errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops,
-                           void (*close)(struct efs_device *device));
+errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops);
 /* -ECHILD: the client was opened by the process from which this one was forked. */
 errint_t efs_client_check(const struct efs_client *client, struct efs_error *err);
 /* The parts of an expert that are in memory of the store or mount, as efs_expert_info.state; 'M' if not known. The
  * state may be out of date at return. For a mount this is a getxattr(2). */
 char efs_client_state(struct efs_client *client, const struct efs_expert_key *key);
-struct efs_device *efs_client_device(const struct efs_client *client);                          /* NULL: none */
-struct efs_device_request *efs_client_device_request(const struct efs_client_request *request); /* NULL: none */
+struct efs_device *efs_client_device(const struct efs_client *client); /* NULL: none */
 
 #endif

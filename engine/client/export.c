@@ -6,7 +6,7 @@
 #include "export_internal.h"
 
 #include "deadline.h"
-#include "mount.h"
+#include "mount_request.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -100,7 +100,7 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
     if (rc == 0)
         rc = export_set_tensors(m, file, answer, w);
     if (rc == 0) {
-        efs_file_opened(m, file);
+        efs_file_opened(m, file, 0);
         return true;
     }
     if (answer->error == 0)
@@ -116,10 +116,8 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
 static bool export_receive_oversize(struct efs_mount *m, const struct efs_export_answer *packet)
 {
     struct efs_expert_file *file = efs_export_file(m->export, packet->tag);
-    if (file && file->state == EFS_FILE_OPENING) {
-        file->oversize = packet->head.kind == EFS_EXPORT_OVERSIZE;
-        efs_mount_wake_waiters(m);
-    }
+    if (file && file->state == EFS_FILE_OPENING) /* of one request, until it is received */
+        efs_mount_item_set_oversize(file->waiting, packet->head.kind == EFS_EXPORT_OVERSIZE);
     return packet->tag < m->export->tag_count;
 }
 
@@ -221,11 +219,10 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
         (void)n;
     }
     pthread_mutex_lock(&m->lock);
+    m->receiving = false;
     if (ready > 0 && wait[0].revents)
         efs_export_receive_ready(m);
-    m->receiving = false;
-    if (m->waiting)
-        pthread_cond_broadcast(&m->arrived); /* for received files, or to receive in place of this thread */
+    pthread_cond_broadcast(&m->arrived); /* another thread may receive in place of this one */
     return ready == 0 ? -ETIMEDOUT : 0;
 }
 

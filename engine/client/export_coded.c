@@ -134,7 +134,7 @@ bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded
     free(exported->body);
     exported->body = NULL;
     if (rc == 0) {
-        efs_file_opened(m, file);
+        efs_file_opened(m, file, 0);
         return true;
     }
     efs_mapped_free_tensors(&file->mapped);

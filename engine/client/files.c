@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* files.c - see mount.h. Files without users (idle ones) stay open up to a limit of bytes; the least recently used are
  * closed first. */
-#include "mount.h"
+#include "mount_request.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -84,12 +84,12 @@ void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errin
     file->exported = (struct efs_exported_expert){.tag = EFS_NO_TAG};
     if (file->any)
         efs_file_make_full(m, file);
-    if (file->key.coded) {
-        file->error = error == -EAGAIN ? -EIO : error;
-        efs_file_opened(m, file);
-    } else {
+    if (file->waiting)
+        efs_mount_item_set_oversize(file->waiting, false);
+    if (file->key.coded)
+        efs_file_opened(m, file, error == -EAGAIN ? -EIO : error);
+    else
         efs_file_queue(m, file);
-    }
 }
 
 void efs_files_free(struct efs_expert_file *list)
@@ -225,27 +225,21 @@ void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file)
     file->refs++;
 }
 
-/* The file has no users, and no open is in flight: it becomes idle, and is evicted if it may not stay open. A failed
- * one is freed. */
+/* A READY file has no users: it becomes idle, and is evicted if it may not stay open. */
 static void file_idle(struct efs_mount *m, struct efs_expert_file *file)
 {
-    if (file->state == EFS_FILE_READY) {
-        m->idle_count++;
-        file_add_idle(m, file);
-        if (file_twin(m, file) || !efs_protected_set_has(m, file->hash))
-            file_evict(m, file);
-        efs_files_trim(m, m->keep_bytes);
-    } else {
-        file_unhash(m, file);
-        free(file);
-    }
+    m->idle_count++;
+    file_add_idle(m, file);
+    if (file_twin(m, file) || !efs_protected_set_has(m, file->hash))
+        file_evict(m, file);
+    efs_files_trim(m, m->keep_bytes);
 }
 
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
 {
     if (--file->refs)
         return;
-    if (file->state != EFS_FILE_QUEUED && file->state != EFS_FILE_OPENING) {
+    if (file->state == EFS_FILE_READY) {
         file_idle(m, file);
     } else if (file->exported.tag != EFS_NO_TAG) {
         file_unhash(m, file);
@@ -253,24 +247,25 @@ void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
     }
 }
 
-void efs_mount_wake_waiters(struct efs_mount *m)
+void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file, errint_t error)
 {
-    efs_mount_update_events(m);
-    if (m->waiting)
-        pthread_cond_broadcast(&m->arrived);
-    if (m->receiving && !m->maintenance_receives)
-        efs_export_kick(m->export);
-}
-
-void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)
-{
-    file->state = file->error < 0 ? EFS_FILE_FAILED : EFS_FILE_READY;
-    if (file->error < 0)
+    struct efs_mount_item *next, *item = file->waiting;
+    file->waiting = NULL;
+    file->state = EFS_FILE_READY;
+    for (; item; item = next) {
+        next = item->next_waiting;
+        if (error < 0)
+            item->file = NULL;
+        efs_mount_item_set(item, error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY, error);
+    }
+    if (error < 0) {
         file_unhash(m, file); /* the next request retries */
-    struct efs_expert_file *twin = file->error < 0 ? NULL : file_twin(m, file);
+        free(file);
+        return;
+    }
+    struct efs_expert_file *twin = file_twin(m, file);
     if (twin && twin->idle)
         file_evict(m, twin);
-    efs_mount_wake_waiters(m);
     if (file->refs == 0)
         file_idle(m, file);
 }

@@ -30,7 +30,7 @@ static void maintenance_send(struct efs_mount *m)
  * no other thread receives, for packets. */
 static void maintenance_wait(struct efs_mount *m)
 {
-    m->maintenance_receives = !m->stop && !m->receiving && efs_mount_has_watched_pending(m);
+    m->maintenance_receives = !m->stop && !m->receiving && m->polled;
     struct pollfd wait[3] = {{.fd = m->wake, .events = POLLIN},
                              {.fd = efs_export_room_fd(m->export), .events = POLLIN},
                              {.fd = m->maintenance_receives ? efs_export_fd(m->export) : -1, .events = POLLIN}};
@@ -49,8 +49,7 @@ static void maintenance_wait(struct efs_mount *m)
         efs_export_receive_ready(m);
     if (m->maintenance_receives) {
         m->receiving = m->maintenance_receives = false;
-        if (m->waiting)
-            pthread_cond_broadcast(&m->arrived); /* for received files, or to receive in place of this thread */
+        pthread_cond_broadcast(&m->arrived); /* another thread may receive in place of this one */
     }
 }
 

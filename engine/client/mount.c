@@ -2,6 +2,7 @@
 /* mount.c - see mount.h: creation and end. */
 #include "mount.h"
 
+#include "deadline.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -62,7 +63,6 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
         efs_sys_close(root);
         return efs_fail(err, -ENOMEM, "no memory");
     }
-    pthread_condattr_t attr;
     m->root = root;
     m->want = m->wake = -1;
     m->keep_auto = keep_bytes == EFS_KEEP_AUTO;
@@ -70,10 +70,7 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     m->open_tail = &m->open_queue;
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->send_lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&m->arrived, &attr);
-    pthread_condattr_destroy(&attr);
+    efs_cond_init(&m->arrived);
     pthread_cond_init(&m->open_wake, NULL);
     errint_t rc = mount_start(m, threads, err);
     if (rc < 0)

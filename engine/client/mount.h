@@ -10,7 +10,7 @@
  * by requests, and open until evicted.
  *
  *     mount.c          creation and end
- *     mount_begin.c, mount_wait.c, mount_watch.c    requests: start, waiting, events for poll(2)
+ *     mount_begin.c, mount_wait.c, mount_item.c    requests: start, waiting, their items
  *     request_check.c  checks of a request
  *     mount_notify.c   notifications of uses by .expertfs/want; mount_routing.c: chosen and predicted experts
  *     maintenance.c    the thread that closes files and sends notifications
@@ -38,18 +38,18 @@
 
 /* OPENING: also, requested from the mount. CANCELLED: then it lost its last user, and the mount has not answered yet.
  */
-enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_READY, EFS_FILE_FAILED, EFS_FILE_CANCELLED };
+enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_READY, EFS_FILE_CANCELLED };
 
+struct efs_mount_item;
 struct efs_expert_file {
     struct efs_expert_file *next_hashed,
         *next_queued;                      /* next_queued: in the queue of the open workers or of maintenance */
     struct efs_expert_file *newer, *older; /* in the list of idle files */
-    uint32_t hash, refs;                   /* refs: number of items of requests */
+    struct efs_mount_item *waiting;        /* items of requests, while it is QUEUED or OPENING */
+    uint32_t hash, refs;                   /* refs: number of items */
     enum efs_expert_file_state state;
     bool idle, hashed;
-    bool any;      /* requested in EFS_FORM_ANY; assumed coded until it is received */
-    bool oversize; /* the experts of its request do not fit into the mount's memory at once */
-    errint_t error;
+    bool any; /* requested in EFS_FORM_ANY; assumed coded until it is received */
     struct efs_mapped_file mapped;
     struct efs_exported_expert exported; /* set if received over the socket, instead of opened */
     struct efs_expert_key key;
@@ -79,10 +79,10 @@ struct efs_mount {
     struct efs_protected_set protected, listed; /* for keep_auto: the set in use; the list being received */
     bool listing, was_listed;                   /* a list was requested and is not complete; one was requested */
     uint32_t idle_count;                        /* files that have lost their last user since that request */
-    uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads that wait for `arrived` */
-    uint32_t open_files, closing;      /* files with a descriptor; threads that close files */
-    struct efs_mount_request *watched; /* requests with an event for poll(2) */
-    int wake;                          /* eventfd of the maintenance thread */
+    uint32_t queued, idle_open_workers, open_worker_count;
+    uint32_t open_files, closing; /* files with a descriptor; threads that close files */
+    uint32_t polled;              /* LOADING items of requests with an event: maintenance receives for them */
+    int wake;                     /* eventfd of the maintenance thread */
     bool maintenance_sleeps, maintenance_receives, stop;
     pthread_t open_workers[EFS_MOUNT_OPEN_WORKERS], maintenance;
     bool maintenance_started;
@@ -145,12 +145,10 @@ void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
 /* Frees a list of files that are not in the table. Without lock. */
 void efs_files_free(struct efs_expert_file *queue);
-/* Wakes all waiters after a file has arrived or failed. */
-void efs_mount_wake_waiters(struct efs_mount *m);
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
-/* Completes the open of a file, which succeeded or failed. Frees it if it failed and has no users. */
-void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file);
+/* Completes the open of a file, with 0 or an error, which frees it. */
+void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
 /* In a forked process: closes, unmaps and frees all files. */
 void efs_files_free_forked(struct efs_mount *m);
 /* Passes the least recently used files without users to the maintenance thread until at most keep_bytes are idle. true:
@@ -187,13 +185,6 @@ void efs_protected_set_requested(struct efs_mount *m);
 void efs_protected_set_clear(struct efs_mount *m);
 void efs_protected_set_free(struct efs_protected_set *set);
 
-/* ---- mount_watch.c: with lock held ---- */
-struct efs_mount_request;
-/* Updates the events of all watched requests. */
-void efs_mount_update_events(struct efs_mount *m);
-/* Whether a watched request has files in flight: the maintenance thread then receives in place of a waiting thread. */
-bool efs_mount_has_watched_pending(const struct efs_mount *m);
-
 /* ---- mount.c ---- */
 /* Takes over root, also after an error. */
 errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **mount,
@@ -203,17 +194,11 @@ void efs_mount_free(struct efs_mount *mount);
  * for threads. */
 void efs_mount_free_forked(struct efs_mount *mount);
 
-/* ---- mount_begin.c, mount_wait.c, mount_watch.c: as the calls of expertfs.h ---- */
+/* ---- mount_begin.c ---- */
+/* As efs_client_begin(); the caller sets the request's owner. */
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                         uint32_t count, enum efs_form form, struct efs_mount_request **request, struct efs_error *err);
-int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index, errint_t *status);
-int efs_mount_event(struct efs_mount_request *request);
-errint_t efs_mount_wait(struct efs_mount_request *request);
-errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, const struct efs_tensor **tensors,
-                           uint32_t *count);
-void efs_mount_drop(struct efs_mount_request *request, uint32_t index);
-void efs_mount_release(struct efs_mount_request *request);
-void efs_mount_request_free_forked(struct efs_mount_request *request); /* in a forked process */
+                         uint32_t count, enum efs_form form, struct efs_client_request **request,
+                         struct efs_error *err);
 
 /* ---- mount_routing.c ---- */
 /* efs_client_state(). Without lock. */

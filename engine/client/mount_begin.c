@@ -80,9 +80,23 @@ static size_t request_print(const char *stack, uint32_t layer, const struct efs_
     return used;
 }
 
+/* Lock held. Lets an item use a file, which is READY or in flight. */
+static void item_use(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_file *file)
+{
+    efs_file_ref(m, file);
+    item->file = file;
+    if (file->state == EFS_FILE_READY) {
+        efs_mount_item_set(item, EFS_ITEM_READY, 0);
+    } else {
+        item->next_waiting = file->waiting;
+        file->waiting = item;
+    }
+}
+
 /* Lock held. Takes a new file for the item from the list *spare; the caller queues or requests it. */
-static void item_new_file(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_key key,
-                          enum efs_form form, struct efs_expert_file **spare)
+static struct efs_expert_file *item_new_file(struct efs_mount *m, struct efs_mount_item *item,
+                                             struct efs_expert_key key, enum efs_form form,
+                                             struct efs_expert_file **spare)
 {
     struct efs_expert_file *file = *spare;
     *spare = file->next_queued;
@@ -90,8 +104,8 @@ static void item_new_file(struct efs_mount *m, struct efs_mount_item *item, stru
     key.coded = form != EFS_FORM_FULL;
     efs_file_add(m, file, &key);
     file->any = form == EFS_FORM_ANY;
-    efs_file_ref(m, file);
-    item->file = file;
+    item_use(m, item, file);
+    return file;
 }
 
 /* Starts a request whose experts are all loaded: needs no system call, the mount is notified later. false: not all are
@@ -103,19 +117,19 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
     bool all = true;
     pthread_mutex_lock(&m->lock);
     efs_export_receive_late(m);
-    for (uint32_t i = 0; i < request->count && all; i++) {
+    for (uint32_t i = 0; i < request->base.count && all; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
         request->items[i].file = mount_find(m, &key, form);
         all = request->items[i].file && request->items[i].file->state == EFS_FILE_READY;
     }
-    if (all && efs_export_works(m->export) && request->count <= EFS_EXPORT_ITEMS)
-        all = efs_export_notify(m->export, stack, layer, needs, request->count, form);
+    if (all && efs_export_works(m->export) && request->base.count <= EFS_EXPORT_ITEMS)
+        all = efs_export_notify(m->export, stack, layer, needs, request->base.count, form);
     else if (all)
-        all = efs_mount_notify_later(m, text, request_print(stack, layer, needs, request->count, text));
+        all = efs_mount_notify_later(m, text, request_print(stack, layer, needs, request->base.count, text));
     const bool unsent = efs_mount_has_unsent(m);
-    for (uint32_t i = 0; i < request->count; i++)
+    for (uint32_t i = 0; i < request->base.count; i++)
         if (all)
-            efs_file_ref(m, request->items[i].file);
+            item_use(m, &request->items[i], request->items[i].file);
         else
             request->items[i].file = NULL;
     pthread_mutex_unlock(&m->lock);
@@ -130,18 +144,15 @@ static void request_begin_opening(struct efs_mount *m, const char *stack, uint32
                                   struct efs_mount_request *request, struct efs_expert_file **spare)
 {
     char text[LINE_BYTES];
-    efs_mount_notify(m, text, request_print(stack, layer, needs, request->count, text));
+    efs_mount_notify(m, text, request_print(stack, layer, needs, request->base.count, text));
     pthread_mutex_lock(&m->lock);
-    for (uint32_t i = 0; i < request->count; i++) {
+    for (uint32_t i = 0; i < request->base.count; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
         struct efs_expert_file *file = mount_find(m, &key, EFS_FORM_FULL);
-        if (file) {
-            efs_file_ref(m, file);
-            request->items[i].file = file;
-        } else {
-            item_new_file(m, &request->items[i], key, EFS_FORM_FULL, spare);
-            efs_file_queue(m, request->items[i].file);
-        }
+        if (file)
+            item_use(m, &request->items[i], file);
+        else
+            efs_file_queue(m, item_new_file(m, &request->items[i], key, EFS_FORM_FULL, spare));
     }
     efs_mount_wake_open_workers(m);
     pthread_mutex_unlock(&m->lock);
@@ -152,8 +163,7 @@ static void request_begin_opening(struct efs_mount *m, const char *stack, uint32
 static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, const struct efs_expert_key *key,
                              enum efs_form form, struct efs_expert_file **spare)
 {
-    item_new_file(m, item, *key, form, spare);
-    struct efs_expert_file *file = item->file;
+    struct efs_expert_file *file = item_new_file(m, item, *key, form, spare);
     if (efs_export_works(m->export) && efs_export_alloc_tag(m->export, file)) {
         bool known = !file->key.coded || efs_layout_cache_find(m, &file->key, file->hash);
         file->state = EFS_FILE_OPENING;
@@ -172,8 +182,8 @@ static void request_begin_exports(struct efs_mount *m, const char *stack, uint32
     ask.layer = layer;
     strcpy(ask.stack, stack); /* is_stack() has checked its length */
     pthread_mutex_lock(&m->send_lock);
-    for (uint32_t at = 0; at < request->count; at += ask.head.count) {
-        uint32_t left = request->count - at;
+    for (uint32_t at = 0; at < request->base.count; at += ask.head.count) {
+        uint32_t left = request->base.count - at;
         ask.head.count = left < EFS_EXPORT_ITEMS ? left : EFS_EXPORT_ITEMS;
         ask.form = (uint32_t)form | (left > EFS_EXPORT_ITEMS ? EFS_EXPORT_MORE : 0);
         pthread_mutex_lock(&m->lock);
@@ -195,7 +205,7 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
 {
     struct efs_expert_file *spare = NULL;
     errint_t rc = 0;
-    for (uint32_t i = 0; i < request->count && rc == 0; i++) {
+    for (uint32_t i = 0; i < request->base.count && rc == 0; i++) {
         struct efs_expert_file *file = efs_sys_calloc(1, sizeof(*file));
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
         rc = !file                       ? efs_fail(err, -ENOMEM, "no memory for a request")
@@ -222,7 +232,7 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
 }
 
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                         uint32_t count, enum efs_form form, struct efs_mount_request **out, struct efs_error *err)
+                         uint32_t count, enum efs_form form, struct efs_client_request **out, struct efs_error *err)
 {
     errint_t rc = mount_check_request(stack, layer, needs, count, err);
     if (rc == 0 && form != EFS_FORM_FULL && !efs_export_supports_coded(m->export)) {
@@ -237,14 +247,16 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
     struct efs_mount_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
     if (!request)
         return efs_fail(err, -ENOMEM, "no memory for a request");
+    efs_client_request_init(&request->base, &efs_mount_request_ops, &m->lock, &m->arrived, count,
+                            offsetof(struct efs_mount_request, items), sizeof(request->items[0]));
     request->mount = m;
-    request->event.fd = -1;
-    request->count = count;
+    for (uint32_t i = 0; i < count; i++)
+        request->items[i].request = request;
     if (!request_begin_mapped(m, stack, layer, needs, form, request))
         rc = request_begin(m, stack, layer, needs, form, request, err);
     if (rc < 0)
         free(request);
     else
-        *out = request;
+        *out = &request->base;
     return rc;
 }

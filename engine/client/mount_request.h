@@ -1,36 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * mount_request.h - a request of a mount, shared by the files that start it (mount_begin.c), wait for it (mount_wait.c)
- * and signal its event (mount_watch.c).
- */
+/* mount_request.h - a request of a mount (base/request.h), shared by the files that start it (mount_begin.c), wait for
+ * it (mount_wait.c) and load its experts (files.c). */
 #ifndef EFS_CLIENT_MOUNT_REQUEST_H
 #define EFS_CLIENT_MOUNT_REQUEST_H
 
 #include "mount.h"
 
-#include "event.h"
+#include "request.h"
 
 struct efs_mount_item {
-    struct efs_expert_file *file; /* NULL: dropped */
-    bool reported;
+    struct efs_client_item base;
+    struct efs_mount_request *request;
+    struct efs_expert_file *file;        /* while LOADING or READY, else NULL */
+    struct efs_mount_item *next_waiting; /* LOADING: of those that wait for the file */
 };
 
 struct efs_mount_request {
+    struct efs_client_request base;
     struct efs_mount *mount;
-    struct efs_mount_request *next_watched;
-    struct efs_event event; /* for efs_mount_event() */
-    uint32_t count;
+    struct efs_mount_item *oversize_item; /* by which the mount reported base.oversize; NULL: not oversize */
+    bool flushed;                         /* packets that were queued before the wait were sent */
     struct efs_mount_item items[];
 };
 
-/* ---- mount_watch.c: with lock held ---- */
-bool efs_mount_item_is_pending(const struct efs_mount_item *item);
-/* The first item that is loaded or failed and was not reported yet; NULL: none, and *pending is whether items are in
- * flight. */
-struct efs_mount_item *efs_mount_next_unreported(struct efs_mount_request *request, bool *pending);
-/* Makes the event, if the request has one, readable when efs_mount_wait_any() would not block. */
-void efs_mount_update_event(struct efs_mount_request *request);
-/* Closes the event, if the request has one. */
-void efs_mount_unwatch(struct efs_mount_request *request);
+extern const struct efs_request_ops efs_mount_request_ops; /* mount_wait.c */
+
+/* ---- mount_item.c: with lock held ---- */
+/* Changes the state of an item, with the error of FAILED. The caller removes it from file->waiting. */
+void efs_mount_item_set(struct efs_mount_item *item, enum efs_item_state state, errint_t error);
+/* The mount has reported that the experts of the item's request do not fit into its memory at once, or that they do. */
+void efs_mount_item_set_oversize(struct efs_mount_item *item, bool oversize);
 
 #endif

@@ -71,8 +71,7 @@ static void *open_worker_run(void *arg)
     pthread_mutex_lock(&m->lock);
     while ((file = mount_next_to_open(m))) {
         if (file->refs == 0) { /* no waiter is left */
-            file->error = -ECANCELED;
-            efs_file_opened(m, file);
+            efs_file_opened(m, file, -ECANCELED);
             continue;
         }
         errint_t rc = file_open(m, file);
@@ -82,8 +81,7 @@ static void *open_worker_run(void *arg)
         }
         if (file->mapped.new_layout)
             efs_layout_cache_add(m, file);
-        file->error = rc;
-        efs_file_opened(m, file);
+        efs_file_opened(m, file, rc);
         if (efs_mount_has_unsent(m))
             efs_mount_wake_maintenance(m);
     }

@@ -49,13 +49,13 @@ struct held {
 static struct held request_held(const struct efs *fs, struct efs_request *request)
 {
     struct held held = {.some = false};
-    if (!request->together || request->waiting == request->count)
+    if (!request->together || request->waiting == request->base.count)
         return held;
     pthread_mutex_lock(&request->lock);
-    for (uint32_t i = 0; i < request->count; i++) {
+    for (uint32_t i = 0; i < request->base.count; i++) {
         const struct efs_request_item *item = &request->items[i];
         if (item->got == EFS_GOT_NOTHING || item->preload ||
-            (item->state != EFS_ITEM_LOADING && item->state != EFS_ITEM_READY))
+            (item->base.state != EFS_ITEM_LOADING && item->base.state != EFS_ITEM_READY))
             continue;
         held.some = true;
         *(item->form == EFS_FORM_CODED ? &held.coded_bytes : &held.full_bytes) += efs_item_bytes(fs, item);
@@ -90,10 +90,10 @@ static const struct efs_request_item *request_first_waiting(const struct efs_req
 static void request_report_oversize(struct efs_request *request)
 {
     struct efs_request_item *old = request->oversize_item;
-    if (!request->oversize_fn || (request->oversize && old && old->waiting))
+    if (!request->oversize_fn || (request->base.oversize && old && old->waiting))
         return;
     request->oversize_item = NULL;
-    for (uint32_t i = request->count; request->oversize && !request->oversize_item && i-- > 0;)
+    for (uint32_t i = request->base.count; request->base.oversize && !request->oversize_item && i-- > 0;)
         if (request->items[i].waiting && request->items[i].arg)
             request->oversize_item = &request->items[i];
     if (request->oversize_item)
@@ -105,7 +105,7 @@ static void request_report_oversize(struct efs_request *request)
 static void request_set_oversize(struct efs_request *request, bool oversize)
 {
     pthread_mutex_lock(&request->lock);
-    request->oversize = oversize;
+    request->base.oversize = oversize;
     pthread_cond_broadcast(&request->changed);
     pthread_mutex_unlock(&request->lock);
     request_report_oversize(request);
@@ -152,7 +152,7 @@ static bool items_wait(const struct efs *fs, const struct efs_request_item *item
 /* Admits the waiting items of a request one by one, until one has to wait. 0: none waits. */
 static errint_t request_admit_each(struct efs *fs, struct efs_request *request)
 {
-    for (uint32_t i = 0; i < request->count; i++) {
+    for (uint32_t i = 0; i < request->base.count; i++) {
         struct efs_request_item *item = &request->items[i];
         errint_t rc = item->waiting ? items_admit(fs, item, 1) : 0;
         if (rc < 0 && items_wait(fs, item, 1, rc))
@@ -168,7 +168,7 @@ static errint_t request_admit_each(struct efs *fs, struct efs_request *request)
 /* Whether an item waits that may have to wait for the caller's drops. */
 static bool request_may_wait_long(const struct efs *fs, const struct efs_request *request)
 {
-    for (uint32_t i = 0; i < request->count; i++)
+    for (uint32_t i = 0; i < request->base.count; i++)
         if (request->items[i].waiting && (request->items[i].form == EFS_FORM_CODED || fs->options.lease_wait))
             return true;
     return false;
@@ -178,7 +178,7 @@ static bool request_may_wait_long(const struct efs *fs, const struct efs_request
 static errint_t request_admit(struct efs *fs, struct efs_request *request)
 {
     struct efs_request_item *items = request->items;
-    uint32_t count = request->count;
+    uint32_t count = request->base.count;
     for (uint32_t i = 0; fs->closing && i < count; i++)
         if (items[i].waiting)
             item_fail(fs, &items[i], -ECANCELED);
@@ -199,9 +199,9 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
 static uint64_t request_missing_bytes(const struct efs *fs, const struct efs_request *request)
 {
     uint64_t bytes = 0;
-    if (request->oversize || !request->together)
+    if (request->base.oversize || !request->together)
         return efs_item_bytes(fs, request_first_waiting(request));
-    for (uint32_t i = 0; i < request->count; i++)
+    for (uint32_t i = 0; i < request->base.count; i++)
         if (request->items[i].waiting)
             bytes += efs_item_bytes(fs, &request->items[i]);
     return bytes;
@@ -226,7 +226,7 @@ static bool queue_look_at_drops(struct efs *fs)
         const struct held held = request_held(fs, request);
         bool was_in_line = request->in_line;
         some |= held.some;
-        if (request->oversize && !held.some && !efs_items_are_oversize(fs, request->items, request->count))
+        if (request->base.oversize && !held.some && !efs_items_are_oversize(fs, request->items, request->base.count))
             request_set_oversize(request, false);
         request->in_line =
             held.some && efs_item_fits_beside(fs, request_first_waiting(request), held.coded_bytes, held.full_bytes);
@@ -249,7 +249,8 @@ static bool request_has_turn(const struct efs *fs, struct efs_request *request, 
     bool holds = request_holds_some(fs, request);
     if ((holds && !request->in_line) != own_caller)
         return false;
-    return holds || !others_hold || !request->together || !efs_items_are_oversize(fs, request->items, request->count);
+    return holds || !others_hold || !request->together ||
+           !efs_items_are_oversize(fs, request->items, request->base.count);
 }
 
 /* Admits requests in order until one waits: those that wait for their own callers to drop some of their experts, or all
@@ -260,7 +261,7 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
         bool opened = request->use == EFS_MEMFILE_EXPORTED && fs->coded_pinned; /* waits for no coded expert */
         bool may = request_has_turn(fs, request, own_caller, some_hold) &&
-                   (first == 0 || opened || efs_items_are_pinned(fs, request->items, request->count));
+                   (first == 0 || opened || efs_items_are_pinned(fs, request->items, request->base.count));
         uint32_t waiting = request->waiting;
         errint_t rc = may ? request_admit(fs, request) : 0;
         request->in_line = request->in_line && request->waiting == waiting;
@@ -347,17 +348,17 @@ static void preload_admit(struct efs *fs, struct efs_request_item *item)
 
 void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
 {
-    for (uint32_t i = 0; i < request->count; i++)
+    for (uint32_t i = 0; i < request->base.count; i++)
         if (!request->together || !request->items[i].preload)
             item_wait(fs, &request->items[i]);
     request->next_queued = NULL;
     *fs->leases->queue.tail = request;
     fs->leases->queue.tail = &request->next_queued;
     admission_run(fs);
-    if (request->waiting && request->together && efs_items_are_oversize(fs, request->items, request->count) &&
+    if (request->waiting && request->together && efs_items_are_oversize(fs, request->items, request->base.count) &&
         request_may_wait_long(fs, request))
         request_set_oversize(request, true);
-    for (uint32_t i = 0; request->together && i < request->count; i++)
+    for (uint32_t i = 0; request->together && i < request->base.count; i++)
         if (request->items[i].preload)
             preload_admit(fs, &request->items[i]);
 }
@@ -365,7 +366,7 @@ void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
 void efs_admission_cancel(struct efs *fs, efs_cancel_item_fn *cancelled, const void *arg)
 {
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
-        for (uint32_t i = 0; i < request->count; i++)
+        for (uint32_t i = 0; i < request->base.count; i++)
             if (request->items[i].waiting && cancelled(&request->items[i], arg))
                 item_fail(fs, &request->items[i], -ECANCELED);
         if (request->waiting) {

@@ -11,7 +11,7 @@
  *     reserve.c        takes all memory that an item will ever hold, or nothing
  *     load.c           reads and decodes admitted items
  *     lease.c          starts loads; leases on full experts; lease_coalesce.c: of opens
- *     request.c        what the caller does: wait, take, drop
+ *     request.c        the life of a request: loaded, reported, dropped
  *     use.c            reports uses of experts
  *     read.c           reads of files
  *
@@ -27,10 +27,10 @@
 #define EFS_FETCH_H
 
 #include "cache.h"
-#include "event.h"
 #include "expertfs-private.h"
 #include "extent.h"
 #include "full.h"
+#include "request.h"
 #include "uncached.h"
 
 /* One extent of an item. */
@@ -55,35 +55,31 @@ struct efs_load {
     struct efs_part parts[];       /* in order of priority */
 };
 
-enum efs_item_state { EFS_ITEM_LOADING, EFS_ITEM_READY, EFS_ITEM_FAILED, EFS_ITEM_DROPPED };
-
 /* What an item has got in a critical section that admits it (reserve.c). */
 enum efs_item_got { EFS_GOT_NOTHING, EFS_GOT_CODED, EFS_GOT_LEASE, EFS_GOT_FILLING, EFS_GOT_MEMFILE };
 
 struct efs_item_ops {                                      /* of a form */
     void (*start)(struct efs *fs, struct efs_task *task);  /* the item was admitted; without lock */
     void (*loaded)(struct efs_request_item *item);         /* remaining is 0; may free the item; without lock */
-    void (*answer)(struct efs *fs, struct efs_task *task); /* reports item->error; may free the item; without lock */
+    void (*answer)(struct efs *fs, struct efs_task *task); /* reports load_error; may free the item; without lock */
 };
 
 /* An expert of a request. When loaded it has a lease (full), or references on its extents (coded). */
 struct efs_request_item {
+    struct efs_client_item base; /* guarded by request->lock */
     struct efs_request *request;
     struct efs_task task;                 /* starts the item, later answers it */
     struct efs_request_item *next_waiter; /* full: in the list of those that wait until the expert is filled */
     uint32_t expert;
     void *arg; /* argument of request->arrived */
     enum efs_form form;
-    enum efs_item_state state; /* guarded by request->lock, as is reported */
     enum efs_item_got got;
     bool waiting;                /* in the admission queue; guarded by efs.lock */
     bool preload;                /* without a holder: released when it is loaded */
     bool started;                /* its memory is prepared; guarded by request->lock, as is efs_part.early */
     bool was_ready, was_loading; /* when it was dropped */
-    bool reported;
     bool was_full; /* it was full, in a memory file that does not serve this use, and was evicted for it */
     bool fresh;    /* memfile has no pages yet */
-    errint_t error;
     struct efs_lease *lease;
     const struct efs_item_ops *ops;
     struct efs_memfile *memfile; /* full, in the item that fills it: reserved; NULL: to be allocated */
@@ -101,26 +97,27 @@ struct efs_request_item {
 };
 
 struct efs_request {
+    struct efs_client_request base; /* its oversize is guarded by request->lock and efs.lock */
     struct efs *fs;
     struct efs_request *next_queued; /* in the admission queue */
     pthread_mutex_t lock;            /* guards items and refs; taken after efs.lock */
     pthread_cond_t changed;
-    struct efs_event event;       /* for efs_request_event() */
     uint32_t refs;                /* items that are being loaded, and one for the caller */
-    bool released;                /* the caller has released it */
     bool together;                /* its items are held together: admitted all or none */
     enum efs_memfile_kind use;    /* of its full experts */
     efs_arrived_fn *arrived;      /* the request is for other processes: each item holds a reference until dropped */
     efs_oversize_fn *oversize_fn; /* called when oversize is set; may be NULL */
-    /* its items do not fit into memory at once, and some wait: they are admitted one by one; guarded by request->lock
-     * and efs.lock, as is the item by which oversize_fn was last called with true; NULL: with false, or never */
-    bool oversize;
+    /* the item by which oversize_fn was last called with true; NULL: with false, or never; guarded by efs.lock */
     struct efs_request_item *oversize_item;
     bool in_line;     /* it holds some of its items, and waits for the next in the order of the queue */
     uint32_t waiting; /* items in the admission queue; guarded by efs.lock, as is in_line */
-    uint32_t count;
     struct efs_request_item items[];
 };
+
+static inline struct efs_request *efs_request_of(const struct efs_client_request *request)
+{
+    return (struct efs_request *)(uintptr_t)request; /* base is its first member */
+}
 
 /* A lease on a full expert: one struct for each expert; struct efs_full counts its leases. */
 struct efs_lease {
@@ -214,6 +211,7 @@ void efs_use_experts(struct efs *fs, const uint32_t *experts, const uint32_t *to
 void efs_use_bytes(struct efs *fs, uint32_t expert, uint64_t bytes);
 
 /* ---- request.c ---- */
+extern const struct efs_request_ops efs_request_ops;
 /* The coded item was loaded, or load_error is set. Without lock. */
 void efs_item_coded_loaded(struct efs_request_item *item);
 void efs_item_answer(struct efs *fs, struct efs_task *task);

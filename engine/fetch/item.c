@@ -31,6 +31,6 @@ void efs_lease_put(struct efs *fs, uint32_t expert, int *fd)
 
 void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error)
 {
-    item->error = error;
+    item->load_error = error;
     efs_defer_task(fs, &item->task, item->ops->answer);
 }

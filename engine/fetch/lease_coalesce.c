@@ -31,10 +31,10 @@ static void open_failed(struct efs *fs, efs_leased_fn *done, void *arg, errint_t
 }
 
 /* efs_arrived_fn: detaches the lease from the request, and reports it to the open, which then holds it. */
-static void open_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
+static void open_arrived(void *arg, errint_t error, struct efs_client_request *request, uint32_t index)
 {
     struct efs_open *w = arg;
-    struct efs_lease *lease = request ? request->items[index].lease : NULL;
+    struct efs_lease *lease = request ? efs_request_of(request)->items[index].lease : NULL;
     if (request)
         efs_request_detach(request, index);
     w->done(w->arg, error, lease);
@@ -64,7 +64,7 @@ static void coalesce_submit(struct efs *fs, struct efs_open **list)
 {
     struct efs_need needs[COALESCE_MAX];
     void *taken[COALESCE_MAX];
-    struct efs_request *none;
+    struct efs_client_request *none;
     const struct efs_request_how how = {.arrived = open_arrived, .args = taken, .opened = true};
     uint32_t count = coalesce_pop_layer(fs, list, needs, taken);
     errint_t rc = efs_request_submit(fs, needs, count, &how, &none, NULL);

@@ -1,47 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.c - the life of a request after it was started (request_begin.c): experts are loaded, reported, waited for
- * and dropped.
+ * request.c - the life of a request after it was started (request_begin.c): experts are loaded, reported and dropped.
+ * base/request.h has what it shares with other kinds of requests.
  */
 #include "fetch.h"
 
 #include "cache.h"
 #include "container.h"
-#include "deadline.h"
 #include "sys.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #define DROPPED_AT_ONCE 64u /* in one critical section */
-
-/* ---- reported items ---- */
-
-static bool request_any_loading(const struct efs_request *request)
-{
-    for (uint32_t i = 0; i < request->count; i++)
-        if (request->items[i].state == EFS_ITEM_LOADING)
-            return true;
-    return false;
-}
-
-/* Lock held: an item that is READY or FAILED and was not reported yet; NULL: none. */
-static struct efs_request_item *request_next_unreported(struct efs_request *request)
-{
-    for (uint32_t i = 0; i < request->count; i++) {
-        struct efs_request_item *item = &request->items[i];
-        if (!item->reported && (item->state == EFS_ITEM_READY || item->state == EFS_ITEM_FAILED))
-            return item;
-    }
-    return NULL;
-}
-
-/* Lock held: the event is readable when a wait would return at once. */
-static void request_update_event(struct efs_request *request)
-{
-    if (request->event.fd >= 0)
-        efs_event_set(&request->event, request_next_unreported(request) || !request_any_loading(request));
-}
 
 /* ---- the life of an item ---- */
 
@@ -52,14 +22,13 @@ void efs_request_unref(struct efs_request *request)
     pthread_mutex_unlock(&request->lock);
     if (!last)
         return;
-    for (uint32_t i = 0; i < request->count; i++) {
+    for (uint32_t i = 0; i < request->base.count; i++) {
         efs_item_free_load(&request->items[i]);
         efs_item_free_tensors(&request->items[i]);
     }
-    efs_event_close(&request->event);
     pthread_cond_destroy(&request->changed);
     pthread_mutex_destroy(&request->lock);
-    free(request);
+    efs_client_request_free(&request->base);
 }
 
 bool efs_preload_begin(struct efs *fs, uint32_t expert, enum efs_form form)
@@ -97,13 +66,20 @@ static void item_release(struct efs_request_item *item, struct efs_lease *lease)
         efs_item_free_load(item);
 }
 
-/* Reports an item of another process: READY, then held until efs_request_drop(), or FAILED. */
+static void item_set(struct efs_request_item *item, enum efs_item_state state, errint_t error)
+{
+    pthread_mutex_lock(&item->request->lock);
+    efs_client_item_set(&item->request->base, &item->base, state, error);
+    pthread_mutex_unlock(&item->request->lock);
+}
+
+/* Reports an item of another process: READY, then held until efs_client_drop(), or FAILED. */
 static void item_export(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
 {
     struct efs_request *request = item->request;
     item->lease = lease;
-    item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY;
-    request->arrived(item->arg, error, error < 0 ? NULL : request, (uint32_t)(item - request->items));
+    item_set(item, error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY, error);
+    request->arrived(item->arg, error, error < 0 ? NULL : &request->base, (uint32_t)(item - request->items));
     if (error < 0)
         efs_request_unref(request);
 }
@@ -119,13 +95,14 @@ static void item_done(struct efs_request_item *item, errint_t error, struct efs_
         return;
     }
     pthread_mutex_lock(&request->lock);
-    bool wanted = !item->preload && !request->released && item->state == EFS_ITEM_LOADING;
+    bool loading = item->base.state == EFS_ITEM_LOADING, wanted = loading && !item->preload;
     item->lease = wanted ? lease : NULL;
-    item->error = error;
-    if (item->state == EFS_ITEM_LOADING)
-        item->state = error < 0 ? EFS_ITEM_FAILED : wanted ? EFS_ITEM_READY : EFS_ITEM_DROPPED;
-    pthread_cond_broadcast(&request->changed);
-    request_update_event(request);
+    if (loading)
+        efs_client_item_set(&request->base, &item->base,
+                            error < 0 ? EFS_ITEM_FAILED
+                            : wanted  ? EFS_ITEM_READY
+                                      : EFS_ITEM_DROPPED,
+                            error);
     pthread_mutex_unlock(&request->lock);
     if (error == 0 && !wanted)
         item_release(item, lease);
@@ -138,9 +115,10 @@ void efs_item_answer(struct efs *fs, struct efs_task *task)
 {
     struct efs_request_item *item = EFS_CONTAINER(task, struct efs_request_item, task);
     bool full = item->form == EFS_FORM_FULL;
-    efs_count(&fs->stats, lease_errors, full && item->error < 0);
-    efs_count(&fs->stats, coded_errors, !full && item->error < 0);
-    item_done(item, item->error, full && item->error == 0 ? &fs->leases->handles[item->expert] : NULL);
+    errint_t error = item->load_error;
+    efs_count(&fs->stats, lease_errors, full && error < 0);
+    efs_count(&fs->stats, coded_errors, !full && error < 0);
+    item_done(item, error, full && error == 0 ? &fs->leases->handles[item->expert] : NULL);
     efs_in_flight_end(fs);
 }
 
@@ -157,71 +135,16 @@ void efs_item_coded_loaded(struct efs_request_item *item)
     efs_in_flight_end(fs);
 }
 
-/* ---- waiting, dropping ---- */
+/* ---- the calls of expertfs.h ---- */
 
-int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status)
+static errint_t request_tensors(struct efs_client_request *of, uint32_t index, const struct efs_tensor **tensors,
+                                uint32_t *count)
 {
-    struct timespec time;
-    const struct timespec *until = efs_deadline(timeout_ms, &time);
-    struct efs_request_item *item;
-    int rc = 0;
-    pthread_mutex_lock(&request->lock);
-    while (!(item = request_next_unreported(request)) && request_any_loading(request) && rc == 0)
-        rc = efs_cond_wait_until(&request->changed, &request->lock, until);
-    if (item) {
-        item->reported = true;
-        *index = (uint32_t)(item - request->items);
-        *status = item->state == EFS_ITEM_READY ? 0 : item->error;
-        rc = 1;
-        request_update_event(request);
-    }
-    pthread_mutex_unlock(&request->lock);
-    return rc;
-}
-
-int efs_request_event(struct efs_request *request)
-{
-    pthread_mutex_lock(&request->lock);
-    int fd = request->event.fd >= 0 ? request->event.fd : efs_event_open(&request->event);
-    if (fd >= 0)
-        request_update_event(request);
-    pthread_mutex_unlock(&request->lock);
-    return fd;
-}
-
-errint_t efs_request_wait(struct efs_request *request)
-{
-    errint_t rc = 0;
-    pthread_mutex_lock(&request->lock);
-    while (request_any_loading(request) && !request->oversize)
-        pthread_cond_wait(&request->changed, &request->lock);
-    for (uint32_t i = 0; i < request->count && rc == 0; i++)
-        rc = request->items[i].state == EFS_ITEM_FAILED ? request->items[i].error : 0;
-    if (request_any_loading(request))
-        rc = -EDEADLK;
-    pthread_mutex_unlock(&request->lock);
-    return rc;
-}
-
-errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
-                             uint32_t *count)
-{
-    if (index >= request->count)
-        return -EINVAL;
-    struct efs_request_item *item = &request->items[index];
-    pthread_mutex_lock(&request->lock);
-    errint_t rc = item->state == EFS_ITEM_LOADING   ? -EAGAIN
-                  : item->state == EFS_ITEM_READY   ? 0
-                  : item->state == EFS_ITEM_DROPPED ? -EINVAL
-                                                    : item->error;
-    if (rc == 0 && !item->tensors)
-        rc = efs_item_tensors(item);
-    pthread_mutex_unlock(&request->lock);
-    if (rc < 0)
-        return rc;
+    struct efs_request_item *item = &efs_request_of(of)->items[index];
+    errint_t rc = item->tensors ? 0 : efs_item_tensors(item);
     *tensors = item->tensors;
     *count = item->tensor_count;
-    return 0;
+    return rc;
 }
 
 static bool item_was_loading(const struct efs_request_item *item, const void *request)
@@ -229,8 +152,8 @@ static bool item_was_loading(const struct efs_request_item *item, const void *re
     return item->request == request && item->was_loading;
 }
 
-/* Drops items that the caller holds; those that are being loaded are released when they complete. */
-static void request_drop(struct efs_request *request, uint32_t first, uint32_t end)
+/* Drops at most DROPPED_AT_ONCE items; those that are being loaded are released when they complete. */
+static void request_drop_some(struct efs_request *request, uint32_t first, uint32_t end)
 {
     struct efs *fs = request->fs;
     int fd[DROPPED_AT_ONCE];
@@ -238,13 +161,11 @@ static void request_drop(struct efs_request *request, uint32_t first, uint32_t e
     pthread_mutex_lock(&request->lock);
     for (uint32_t i = first; i < end; i++) {
         struct efs_request_item *item = &request->items[i];
-        item->was_ready = item->state == EFS_ITEM_READY;
-        item->was_loading |= item->state == EFS_ITEM_LOADING;
-        loading |= item->state == EFS_ITEM_LOADING;
-        item->state = EFS_ITEM_DROPPED;
+        item->was_ready = item->base.state == EFS_ITEM_READY;
+        item->was_loading |= item->base.state == EFS_ITEM_LOADING;
+        loading |= item->base.state == EFS_ITEM_LOADING;
+        efs_client_item_set(&request->base, &item->base, EFS_ITEM_DROPPED, 0);
     }
-    pthread_cond_broadcast(&request->changed);
-    request_update_event(request);
     pthread_mutex_unlock(&request->lock);
     efs_lock(fs);
     if (loading)
@@ -267,11 +188,18 @@ static void request_drop(struct efs_request *request, uint32_t first, uint32_t e
     }
 }
 
-void efs_request_drop(struct efs_request *request, uint32_t index)
+static void request_drop(struct efs_client_request *of, uint32_t first, uint32_t end)
 {
-    if (index < request->count)
-        request_drop(request, index, index + 1);
+    for (; first < end; first += DROPPED_AT_ONCE)
+        request_drop_some(efs_request_of(of), first, end - first < DROPPED_AT_ONCE ? end : first + DROPPED_AT_ONCE);
 }
+
+static void request_free(struct efs_client_request *of)
+{
+    efs_request_unref(efs_request_of(of));
+}
+
+const struct efs_request_ops efs_request_ops = {.tensors = request_tensors, .drop = request_drop, .free = request_free};
 
 struct cancelled_args {
     efs_cancelled_fn *cancelled;
@@ -292,29 +220,11 @@ void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
     efs_unlock(fs);
 }
 
-void efs_request_detach(struct efs_request *request, uint32_t index)
+void efs_request_detach(struct efs_client_request *request, uint32_t index)
 {
-    struct efs_request_item *item = &request->items[index];
+    struct efs_request_item *item = &efs_request_of(request)->items[index];
     efs_item_free_load(item);
     item->lease = NULL;
-    item->state = EFS_ITEM_DROPPED;
-    efs_request_unref(request);
-}
-
-void efs_request_free_in_child(struct efs_request *request)
-{
-    efs_event_close(&request->event);
-    free(request);
-}
-
-void efs_request_release(struct efs_request *request)
-{
-    if (!request)
-        return;
-    pthread_mutex_lock(&request->lock);
-    request->released = true;
-    pthread_mutex_unlock(&request->lock);
-    for (uint32_t i = 0; i < request->count; i += DROPPED_AT_ONCE)
-        request_drop(request, i, i + DROPPED_AT_ONCE < request->count ? i + DROPPED_AT_ONCE : request->count);
-    efs_request_unref(request);
+    item_set(item, EFS_ITEM_DROPPED, 0);
+    request_free(request);
 }

@@ -6,12 +6,12 @@
 #include "fetch.h"
 
 #include "cache.h"
+#include "deadline.h"
 #include "plan_thread.h"
 #include "sys.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define PRELOAD_SHARE 4 /* a preload loads experts full up to 1/4 of the budget, the rest coded */
 
@@ -115,29 +115,27 @@ static struct efs_request *request_new(struct efs *fs, const struct submission *
     struct efs_request *request = efs_sys_calloc(1, sizeof(*request) + s->load_count * sizeof(request->items[0]));
     if (!request)
         return NULL;
+    efs_client_request_init(&request->base, &efs_request_ops, &request->lock, &request->changed, s->load_count,
+                            offsetof(struct efs_request, items), sizeof(request->items[0]));
+    request->base.owner = &fs->owner;
     request->fs = fs;
-    request->event.fd = -1;
     request->arrived = s->how->arrived;
     request->oversize_fn = s->how->oversize;
     request->together = !s->how->preload && !s->how->opened;
     request->use = submission_memfile_kind(s);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&request->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    efs_cond_init(&request->changed);
     pthread_mutex_init(&request->lock, NULL);
+    struct efs_request_item *item = request->items;
     for (uint32_t i = 0; i < s->count; i++)
         if (s->loads[i])
-            request->items[request->count++] =
-                (struct efs_request_item){.request = request,
-                                          .expert = s->experts[i],
-                                          .arg = s->how->arrived ? s->how->args[i] : NULL,
-                                          .preload = submission_is_preload(s, i),
-                                          .form = s->forms[i],
-                                          .ops = s->forms[i] == EFS_FORM_FULL ? &full_ops : &coded_ops,
-                                          .bytes = efs_expert_coded_bytes(fs, s->experts[i])};
-    request->refs = request->count + 1;
+            *item++ = (struct efs_request_item){.request = request,
+                                                .expert = s->experts[i],
+                                                .arg = s->how->arrived ? s->how->args[i] : NULL,
+                                                .preload = submission_is_preload(s, i),
+                                                .form = s->forms[i],
+                                                .ops = s->forms[i] == EFS_FORM_FULL ? &full_ops : &coded_ops,
+                                                .bytes = efs_expert_coded_bytes(fs, s->experts[i])};
+    request->refs = request->base.count + 1;
     return request;
 }
 
@@ -153,7 +151,7 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
         if (!s->loads[i])
             efs_cache_release(fs, s->experts[i]);
     }
-    for (uint32_t i = 0; i < request->count; i++) {
+    for (uint32_t i = 0; i < request->base.count; i++) {
         bool full = request->items[i].form == EFS_FORM_FULL;
         efs_count(&fs->stats, leases, full);
         efs_count(&fs->stats, coded, !full);
@@ -163,7 +161,7 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
     }
     efs_admission_enqueue(fs, request);
     bool full_waits = false;
-    for (uint32_t i = 0; i < request->count; i++) {
+    for (uint32_t i = 0; i < request->base.count; i++) {
         const struct efs_request_item *item = &request->items[i];
         efs_count(&fs->stats, lease_waits, item->waiting && item->form == EFS_FORM_FULL);
         efs_count(&fs->stats, coded_waits, item->waiting && item->form == EFS_FORM_CODED);
@@ -175,7 +173,7 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
 }
 
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
-                            const struct efs_request_how *how, struct efs_request **out, struct efs_error *err)
+                            const struct efs_request_how *how, struct efs_client_request **out, struct efs_error *err)
 {
     struct submission s;
     *out = NULL;
@@ -186,7 +184,7 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
     bool started = submission_new(fs, needs, count, how, &s);
     if (started)
         request = request_new(fs, &s);
-    if (!request || (request->count && !efs_load_new(fs, request->items, request->count))) {
+    if (!request || (request->base.count && !efs_load_new(fs, request->items, request->base.count))) {
         if (started)
             submission_undo(fs, &s);
         free(s.experts);
@@ -201,6 +199,6 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
     if (how->preload || how->arrived)
         efs_request_unref(request);
     else
-        *out = request;
+        *out = &request->base;
     return 0;
 }

@@ -17,14 +17,14 @@ bool efs_exports_coded(const struct efs *fs)
     return fs->arena.memfiles != NULL;
 }
 
-enum efs_form efs_request_form(const struct efs_request *request, uint32_t index)
+enum efs_form efs_request_form(const struct efs_client_request *request, uint32_t index)
 {
-    return request->items[index].form;
+    return efs_request_of(request)->items[index].form;
 }
 
-errint_t efs_request_window(const struct efs_request *request, uint32_t index, struct efs_window *window)
+errint_t efs_request_window(const struct efs_client_request *request, uint32_t index, struct efs_window *window)
 {
-    return efs_lease_window(request->items[index].lease, window);
+    return efs_lease_window(efs_request_of(request)->items[index].lease, window);
 }
 
 /* ---- locations ---- */
@@ -41,11 +41,11 @@ static bool block_place(const struct efs *fs, const struct efs_block *block, uin
     return segment->file.number != 0;
 }
 
-errint_t efs_request_places(const struct efs_request *request, uint32_t index, struct efs_export_place **places,
+errint_t efs_request_places(const struct efs_client_request *request, uint32_t index, struct efs_export_place **places,
                             uint32_t *count)
 {
-    const struct efs *fs = request->fs;
-    const struct efs_request_item *item = &request->items[index];
+    const struct efs *fs = efs_request_of(request)->fs;
+    const struct efs_request_item *item = &efs_request_of(request)->items[index];
     struct efs_export_place *all = efs_sys_calloc(item->part_count + 1u, sizeof(*all));
     bool good = all != NULL;
     for (uint32_t i = 0; good && i < item->part_count; i++) {
@@ -68,11 +68,11 @@ static bool block_is_in(const struct efs *fs, const struct efs_block *block, uin
     return block->data && fs->arena.segments[block->segment].file.number == number;
 }
 
-errint_t efs_request_open_window(const struct efs_request *request, uint32_t index, uint32_t number,
+errint_t efs_request_open_window(const struct efs_client_request *request, uint32_t index, uint32_t number,
                                  struct efs_window *window)
 {
-    const struct efs *fs = request->fs;
-    const struct efs_request_item *item = &request->items[index];
+    const struct efs *fs = efs_request_of(request)->fs;
+    const struct efs_request_item *item = &efs_request_of(request)->items[index];
     if (item->lease)
         return efs_lease_open_window(item->lease, window);
     for (uint32_t i = 0; i < item->part_count; i++) {
@@ -105,11 +105,11 @@ static struct efs_export_layout_shard layout_shard(const struct efs *fs, const s
         .sm_bytes = s->sm_bytes};
 }
 
-errint_t efs_request_layout(const struct efs_request *request, uint32_t index, struct efs_export_layout **out,
+errint_t efs_request_layout(const struct efs_client_request *request, uint32_t index, struct efs_export_layout **out,
                             size_t *bytes)
 {
-    const struct efs *fs = request->fs;
-    const struct efs_request_item *item = &request->items[index];
+    const struct efs *fs = efs_request_of(request)->fs;
+    const struct efs_request_item *item = &efs_request_of(request)->items[index];
     uint32_t expert = item->expert, shards = 0;
     uint32_t tensors, header = efs_view_expert_header_bytes(&fs->view, expert);
     const struct efs_expert_part *parts = efs_view_expert_parts(&fs->view, expert, &tensors);

@@ -19,8 +19,8 @@
 #include "assign_costs.h"
 #include "cuda/gpu.h"
 #include "device_ops.h"
-#include "event.h"
 #include "expertfs-gpu.h"
+#include "request.h"
 #include "segment_registry.h"
 #include "vram.h"
 
@@ -32,22 +32,16 @@
 #define EFS_SCRATCH_BYTES ((size_t)8 << 20) /* for mixtures: device_run.c */
 #define EFS_SLOT_TABLE (64u << 10)          /* at the slot's start, on the device */
 
-enum efs_device_item_state { EFS_DEVICE_PENDING, EFS_DEVICE_READY, EFS_DEVICE_FAILED, EFS_DEVICE_DROPPED };
-
 struct efs_device_item { /* an expert of a request; guarded by the device's lock */
+    struct efs_client_item base;
     struct efs_device_request *request;
-    struct efs_vram_expert *expert; /* pinned while PENDING or READY, else NULL */
+    struct efs_vram_expert *expert; /* pinned while LOADING or READY, else NULL */
     struct efs_device_item *next_waiting;
-    enum efs_device_item_state state;
-    errint_t error;
-    bool reported; /* efs_client_wait_any() has reported it */
 };
 
 struct efs_device_request {
+    struct efs_client_request base;
     struct efs_device *device;
-    pthread_cond_t changed;
-    struct efs_event event;
-    uint32_t count;
     struct efs_device_item items[];
 };
 
@@ -142,7 +136,8 @@ struct efs_device {
     uint64_t budget_bytes;
     char name[128];
 
-    pthread_mutex_t lock; /* guards the fields below; innermost: no lock is taken while it is held */
+    pthread_cond_t changed; /* of all requests */
+    pthread_mutex_t lock;   /* guards the fields below; innermost: no lock is taken while it is held */
     struct efs_vram vram;
     struct efs_hint_list hints;
     struct efs_vram_reader *free_readers; /* free list of events */
@@ -185,7 +180,10 @@ void efs_device_wake(struct efs_device *device);
 void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result result);
 
 /* device_request.c */
-extern const struct efs_device_ops efs_device_ops;
+/* As struct efs_device_ops. */
+errint_t efs_device_begin(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
+                          uint32_t count, struct efs_client_request **request, struct efs_error *err);
+void efs_device_hint(struct efs_device *device, const struct efs_routing *routing);
 /* Completes a load: sets the expert RESIDENT (error 0), or fails it and frees the expert, and wakes all requests that
  * wait for it. Events of the freed memory are added to *readers. Lock held. */
 void efs_device_complete(struct efs_device *device, struct efs_vram_expert *expert, errint_t error,

@@ -2,6 +2,7 @@
 /* device_open.c - opens a device for a client, allocates all of its memory, closes it. */
 #include "device_internal.h"
 
+#include "deadline.h"
 #include "sys.h"
 #include "thread.h"
 
@@ -217,6 +218,7 @@ static void device_close(struct efs_device *device)
     if (device->wake >= 0)
         efs_sys_close(device->wake);
     efs_driver_close(&device->driver);
+    pthread_cond_destroy(&device->changed);
     pthread_mutex_destroy(&device->run_lock);
     pthread_mutex_destroy(&device->lock);
     free(device);
@@ -226,6 +228,7 @@ static void device_close(struct efs_device *device)
 
 errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options *options, struct efs_error *err)
 {
+    static const struct efs_device_ops ops = {efs_device_begin, efs_device_hint, device_close};
     const struct efs_gpu_options defaults = {0};
     errint_t rc = efs_client_check(client, err);
     if (rc < 0)
@@ -240,9 +243,10 @@ errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options 
     device->form = EFS_FORM_CODED;
     pthread_mutex_init(&device->lock, NULL);
     pthread_mutex_init(&device->run_lock, NULL);
+    efs_cond_init(&device->changed);
     rc = device_open(device, options ? options : &defaults, err);
     if (rc == 0)
-        rc = efs_client_attach(client, device, &efs_device_ops, device_close);
+        rc = efs_client_attach(client, device, &ops);
     if (rc < 0)
         device_close(device);
     return rc;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_request.c - requests in EFS_FORM_DEVICE: the calls of expertfs.h. */
+/* device_request.c - requests in EFS_FORM_DEVICE (base/request.h). */
 #include "device_internal.h"
 
-#include "deadline.h"
 #include "request_check.h"
 #include "sys.h"
 
@@ -10,38 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- items to report; lock held ---- */
-
-static bool device_request_is_pending(const struct efs_device_request *request)
-{
-    for (uint32_t i = 0; i < request->count; i++)
-        if (request->items[i].state == EFS_DEVICE_PENDING)
-            return true;
-    return false;
-}
-
-static struct efs_device_item *device_request_next_unreported(struct efs_device_request *request)
-{
-    for (uint32_t i = 0; i < request->count; i++) {
-        struct efs_device_item *item = &request->items[i];
-        if (!item->reported && (item->state == EFS_DEVICE_READY || item->state == EFS_DEVICE_FAILED))
-            return item;
-    }
-    return NULL;
-}
-
-/* The event is readable if device_wait_any() would return at once. */
-static void device_request_set_event(struct efs_device_request *request)
-{
-    if (request->event.fd >= 0)
-        efs_event_set(&request->event, device_request_next_unreported(request) || !device_request_is_pending(request));
-}
-
-static void device_request_notify(struct efs_device_request *request)
-{
-    pthread_cond_broadcast(&request->changed);
-    device_request_set_event(request);
-}
+/* ---- items; lock held ---- */
 
 void efs_device_complete(struct efs_device *device, struct efs_vram_expert *expert, errint_t error,
                          struct efs_vram_reader **readers)
@@ -49,13 +17,11 @@ void efs_device_complete(struct efs_device *device, struct efs_vram_expert *expe
     while (expert->waiting) {
         struct efs_device_item *item = expert->waiting;
         expert->waiting = item->next_waiting;
-        item->state = error < 0 ? EFS_DEVICE_FAILED : EFS_DEVICE_READY;
-        item->error = error;
         if (error < 0) {
             efs_vram_unpin(&device->vram, expert);
             item->expert = NULL;
         }
-        device_request_notify(item->request);
+        efs_client_item_set(&item->request->base, &item->base, error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY, error);
     }
     if (error < 0)
         efs_vram_remove(&device->vram, expert, readers);
@@ -72,7 +38,7 @@ static errint_t device_pin_experts(struct efs_device *device, struct efs_device_
                                    uint32_t layer, const struct efs_need *needs, struct efs_load_source *source,
                                    struct efs_need *misses)
 {
-    for (uint32_t i = 0; i < request->count; i++) {
+    for (uint32_t i = 0; i < request->base.count; i++) {
         struct efs_device_item *item = &request->items[i];
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
         struct efs_vram_expert *expert = efs_vram_find(&device->vram, &key);
@@ -92,7 +58,7 @@ static errint_t device_pin_experts(struct efs_device *device, struct efs_device_
         efs_vram_pin(&device->vram, expert);
         item->expert = expert;
         if (expert->state == EFS_VRAM_RESIDENT) {
-            item->state = EFS_DEVICE_READY;
+            efs_client_item_set(&request->base, &item->base, EFS_ITEM_READY, 0);
         } else {
             item->next_waiting = expert->waiting;
             expert->waiting = item;
@@ -102,10 +68,10 @@ static errint_t device_pin_experts(struct efs_device *device, struct efs_device_
 }
 
 /* Lock held. Unpins the expert of an item, which is DROPPED afterwards. */
-static void device_item_release(struct efs_device *device, struct efs_device_item *item)
+static void device_item_drop(struct efs_device *device, struct efs_device_item *item)
 {
     struct efs_vram_expert *expert = item->expert;
-    if (item->state == EFS_DEVICE_PENDING && expert) {
+    if (item->base.state == EFS_ITEM_LOADING && expert) {
         struct efs_device_item **at = &expert->waiting;
         while (*at != item)
             at = &(*at)->next_waiting;
@@ -114,7 +80,7 @@ static void device_item_release(struct efs_device *device, struct efs_device_ite
     if (expert)
         efs_vram_unpin(&device->vram, expert);
     item->expert = NULL;
-    item->state = EFS_DEVICE_DROPPED;
+    efs_client_item_set(&item->request->base, &item->base, EFS_ITEM_DROPPED, 0);
 }
 
 /* Lock held. Fails all experts of the source, for every request that waits for them. */
@@ -138,39 +104,42 @@ errint_t efs_load_source_submit(struct efs_device *device, const char *stack, ui
     return rc;
 }
 
-static void device_release(struct efs_device_request *request)
+static struct efs_device_request *device_request_of(const struct efs_client_request *of)
 {
-    struct efs_device *device = request->device;
-    pthread_mutex_lock(&device->lock);
-    for (uint32_t i = 0; i < request->count; i++)
-        device_item_release(device, &request->items[i]);
-    pthread_mutex_unlock(&device->lock);
-    efs_event_close(&request->event);
-    pthread_cond_destroy(&request->changed);
-    free(request);
+    return (struct efs_device_request *)(uintptr_t)of; /* base is its first member */
 }
 
-static void device_request_free_forked(struct efs_device_request *request)
+static errint_t device_tensors(struct efs_client_request *of, uint32_t index, const struct efs_tensor **tensors,
+                               uint32_t *count)
 {
-    efs_event_close(&request->event);
-    free(request);
+    const struct efs_vram_expert *expert = device_request_of(of)->items[index].expert;
+    *tensors = expert->tensors;
+    *count = expert->tensor_count;
+    return 0;
 }
+
+static void device_drop(struct efs_client_request *of, uint32_t first, uint32_t end)
+{
+    struct efs_device_request *request = device_request_of(of);
+    pthread_mutex_lock(of->lock);
+    for (uint32_t i = first; i < end; i++)
+        device_item_drop(request->device, &request->items[i]);
+    pthread_mutex_unlock(of->lock);
+}
+
+static const struct efs_request_ops device_request_ops = {
+    .tensors = device_tensors, .drop = device_drop, .free = efs_client_request_free};
 
 static struct efs_device_request *device_request_new(struct efs_device *device, uint32_t count)
 {
     struct efs_device_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
-    pthread_condattr_t attr;
     if (!request)
         return NULL;
+    efs_client_request_init(&request->base, &device_request_ops, &device->lock, &device->changed, count,
+                            offsetof(struct efs_device_request, items), sizeof(request->items[0]));
     request->device = device;
-    request->event.fd = -1;
-    request->count = count;
     for (uint32_t i = 0; i < count; i++)
         request->items[i].request = request;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&request->changed, &attr);
-    pthread_condattr_destroy(&attr);
     return request;
 }
 
@@ -207,8 +176,8 @@ static errint_t device_start(struct efs_device *device, struct efs_device_reques
     return rc;
 }
 
-static errint_t device_begin(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
-                             uint32_t count, struct efs_device_request **out, struct efs_error *err)
+errint_t efs_device_begin(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
+                          uint32_t count, struct efs_client_request **out, struct efs_error *err)
 {
     if (strlen(stack) >= EFS_STACK_NAME_BYTES)
         return efs_fail(err, -ENOENT, "there is no stack %.40s", stack);
@@ -227,8 +196,10 @@ static errint_t device_begin(struct efs_device *device, const char *stack, uint3
     }
     free(misses);
     if (rc < 0) {
-        if (request)
-            device_release(request);
+        if (request) {
+            device_drop(&request->base, 0, count);
+            efs_client_request_free(&request->base);
+        }
         return rc;
     }
     pthread_mutex_lock(&device->lock);
@@ -238,85 +209,11 @@ static errint_t device_begin(struct efs_device *device, const char *stack, uint3
         efs_device_wake(device); /* to cancel a prefetch that is not needed */
     }
     pthread_mutex_unlock(&device->lock);
-    *out = request;
+    *out = &request->base;
     return 0;
 }
 
-/* ---- the calls of expertfs.h ---- */
-
-static int device_wait_any(struct efs_device_request *request, int timeout_ms, uint32_t *index, errint_t *status)
-{
-    struct efs_device *device = request->device;
-    struct timespec time;
-    const struct timespec *until = efs_deadline(timeout_ms, &time);
-    struct efs_device_item *item;
-    int rc = 0;
-    pthread_mutex_lock(&device->lock);
-    while (!(item = device_request_next_unreported(request)) && device_request_is_pending(request) && rc == 0)
-        rc = efs_cond_wait_until(&request->changed, &device->lock, until);
-    if (item) {
-        item->reported = true;
-        *index = (uint32_t)(item - request->items);
-        *status = item->error;
-        rc = 1;
-        device_request_set_event(request);
-    }
-    pthread_mutex_unlock(&device->lock);
-    return rc;
-}
-
-static int device_event(struct efs_device_request *request)
-{
-    struct efs_device *device = request->device;
-    pthread_mutex_lock(&device->lock);
-    int fd = request->event.fd >= 0 ? request->event.fd : efs_event_open(&request->event);
-    device_request_set_event(request);
-    pthread_mutex_unlock(&device->lock);
-    return fd;
-}
-
-static errint_t device_wait(struct efs_device_request *request)
-{
-    struct efs_device *device = request->device;
-    errint_t rc = 0;
-    pthread_mutex_lock(&device->lock);
-    while (device_request_is_pending(request))
-        pthread_cond_wait(&request->changed, &device->lock);
-    for (uint32_t i = 0; i < request->count && rc == 0; i++)
-        rc = request->items[i].state == EFS_DEVICE_FAILED ? request->items[i].error : 0;
-    pthread_mutex_unlock(&device->lock);
-    return rc;
-}
-
-static errint_t device_tensors(struct efs_device_request *request, uint32_t index, const struct efs_tensor **tensors,
-                               uint32_t *count)
-{
-    struct efs_device *device = request->device;
-    errint_t rc = -EINVAL;
-    if (index >= request->count)
-        return rc;
-    pthread_mutex_lock(&device->lock);
-    const struct efs_device_item *item = &request->items[index];
-    if (item->state == EFS_DEVICE_READY) {
-        *tensors = item->expert->tensors;
-        *count = item->expert->tensor_count;
-        rc = 0;
-    } else if (item->state != EFS_DEVICE_DROPPED) {
-        rc = item->state == EFS_DEVICE_PENDING ? -EAGAIN : item->error;
-    }
-    pthread_mutex_unlock(&device->lock);
-    return rc;
-}
-
-static void device_drop(struct efs_device_request *request, uint32_t index)
-{
-    if (index >= request->count)
-        return;
-    pthread_mutex_lock(&request->device->lock);
-    device_item_release(request->device, &request->items[index]);
-    device_request_notify(request);
-    pthread_mutex_unlock(&request->device->lock);
-}
+/* ---- other calls ---- */
 
 /* Lock held. The expert's event for this stream, created if missing. NULL: no memory, or a driver error in *result. */
 static struct efs_vram_reader *device_reader(struct efs_device *device, struct efs_vram_expert *expert,
@@ -348,11 +245,12 @@ static struct efs_vram_reader *device_reader(struct efs_device *device, struct e
 
 errint_t efs_client_drop_after(struct efs_client_request *of, uint32_t index, void *stream)
 {
-    struct efs_device_request *request = efs_client_device_request(of);
-    errint_t here = request ? efs_client_check(request->device->client, NULL) : 0;
-    if (here < 0)
-        return here;
-    if (!request || index >= request->count)
+    struct efs_device_request *request = device_request_of(of);
+    if (of->ops != &device_request_ops)
+        return -EINVAL;
+    if (!efs_owner_is_this_process(of->owner))
+        return -ECHILD;
+    if (index >= of->count)
         return -EINVAL;
     struct efs_device *device = request->device;
     struct efs_device_item *item = &request->items[index];
@@ -361,7 +259,7 @@ errint_t efs_client_drop_after(struct efs_client_request *of, uint32_t index, vo
         return -EIO;
     pthread_mutex_lock(&device->lock);
     struct efs_vram_reader *reader = NULL;
-    errint_t rc = item->state == EFS_DEVICE_READY ? device->lost : -EINVAL;
+    errint_t rc = item->base.state == EFS_ITEM_READY ? device->lost : -EINVAL;
     if (rc == 0) {
         reader = device_reader(device, item->expert, stream, &result);
         if (reader)
@@ -369,13 +267,13 @@ errint_t efs_client_drop_after(struct efs_client_request *of, uint32_t index, vo
         rc = result != 0 ? -EIO : reader ? 0 : -ENOMEM;
     }
     if (rc == 0)
-        device_item_release(device, item);
+        device_item_drop(device, item);
     pthread_mutex_unlock(&device->lock);
     efs_device_pop_context(device);
     return rc;
 }
 
-static void device_hint(struct efs_device *device, const struct efs_routing *routing)
+void efs_device_hint(struct efs_device *device, const struct efs_routing *routing)
 {
     if (!device->prefetch_stream || strlen(routing->stack) >= EFS_STACK_NAME_BYTES)
         return;
@@ -384,13 +282,3 @@ static void device_hint(struct efs_device *device, const struct efs_routing *rou
     pthread_mutex_unlock(&device->lock);
     efs_device_wake(device);
 }
-
-const struct efs_device_ops efs_device_ops = {.begin = device_begin,
-                                              .wait_any = device_wait_any,
-                                              .event = device_event,
-                                              .wait = device_wait,
-                                              .tensors = device_tensors,
-                                              .drop = device_drop,
-                                              .release = device_release,
-                                              .free_forked = device_request_free_forked,
-                                              .hint = device_hint};

@@ -4,6 +4,7 @@
 
 #include "budget.h"
 #include "counts.h"
+#include "deadline.h"
 #include "estimator.h"
 #include "history.h"
 #include "expertfs-private.h"
@@ -473,11 +474,7 @@ errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
     if (!s)
         return efs_fail(err, -ENOMEM, "no memory for the planner");
     s->fs = fs;
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    efs_cond_init(&s->wake);
     pthread_cond_init(&s->first_plan, NULL);
     fs->plan_thread = s;
     efs_machine_open(&s->machine);

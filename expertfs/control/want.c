@@ -104,7 +104,7 @@ static errint_t want_submit(struct efsd *daemon, uid_t user, const char *text, s
 {
     const struct efs_request_how how = {.preload = true};
     struct efs_error err = {.text = ""};
-    struct efs_request *none;
+    struct efs_client_request *none;
     struct message m;
     uint32_t at = 0;
     errint_t rc = message_parse(daemon, text, bytes, &m, &err);

@@ -161,7 +161,7 @@ static struct efsd_drop client_answer(struct efsd_export_client *s, struct efsd_
 void efsd_export_drop(struct efsd_drop drop)
 {
     if (drop.request)
-        efs_request_drop(drop.request, drop.index);
+        efs_client_drop(drop.request, drop.index);
 }
 
 /* Sends a packet that was queued, or queues it again. Returns an expert that cannot be sent, for the caller to drop. */
@@ -207,7 +207,7 @@ void efsd_export_flush(struct efsd_export_client *s)
     efsd_export_list_continue(s);
 }
 
-void efsd_export_complete(void *arg, errint_t error, struct efs_request *request, uint32_t index)
+void efsd_export_complete(void *arg, errint_t error, struct efs_client_request *request, uint32_t index)
 {
     struct efsd_export_item *item = arg;
     struct efsd_export_client *s = item->client;

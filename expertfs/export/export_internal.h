@@ -31,7 +31,7 @@ struct efsd_export_item {
     struct efsd_export_client *client;
     struct efsd_export_charge *charge;
     struct efsd_export_item *next_drop; /* next expert to drop, of a client that has disconnected */
-    struct efs_request *request;        /* completed request, whose expert `index` this is; NULL: PENDING */
+    struct efs_client_request *request; /* completed request, whose expert `index` this is; NULL: PENDING */
     uint32_t index, tag;
     bool with_layout;     /* include the layout if the expert is coded */
     _Atomic bool dropped; /* the client dropped it while it was PENDING */
@@ -44,7 +44,7 @@ struct efsd_export_item {
 
 /* An expert that is to be dropped after the lock was released. */
 struct efsd_drop {
-    struct efs_request *request; /* NULL: none */
+    struct efs_client_request *request; /* NULL: none */
     uint32_t index;
 };
 
@@ -147,7 +147,7 @@ void efsd_export_list_continue(struct efsd_export_client *client);
 
 /* ---- export_answer.c ---- */
 /* An efs_arrived_fn. arg is a struct efsd_export_item. */
-void efsd_export_complete(void *arg, errint_t error, struct efs_request *request, uint32_t index);
+void efsd_export_complete(void *arg, errint_t error, struct efs_client_request *request, uint32_t index);
 /* An efs_oversize_fn with the same argument. Takes the lock while the engine's lock is held. */
 void efsd_export_oversize(void *arg, bool oversize);
 /* An efs_memory_short_fn; arg is a struct efsd_export. Takes the lock while the engine's lock is held. */

@@ -163,7 +163,7 @@ static errint_t client_submit(struct efsd_export_client *s, struct efsd_export_a
 {
     struct efsd *daemon = s->export->daemon;
     struct efs_error err = {.text = ""};
-    struct efs_request *none;
+    struct efs_client_request *none;
     client_remove_dropped(ask);
     if (ask->count == 0)
         return 0;

@@ -316,10 +316,11 @@ void fixture_within_budget(struct efs *fs)
     assert_true(fixture_used_bytes(&s) <= s.budget_bytes);
 }
 
-struct efs_request *fixture_submit(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form)
+struct efs_client_request *fixture_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
+                                          enum efs_form form)
 {
     const struct efs_request_how how = {.form = form};
-    struct efs_request *request;
+    struct efs_client_request *request;
     struct efs_error err = {""};
     if (efs_request_submit(fs, needs, count, &how, &request, &err) < 0)
         fail_msg("%s", err.text);
@@ -347,7 +348,7 @@ errint_t fixture_prefetch(struct efs *fs, unsigned layer, const struct efs_need 
                           struct efs_error *err)
 {
     struct efs_need found[64];
-    struct efs_request *none;
+    struct efs_client_request *none;
     assert_true(count <= sizeof(found) / sizeof(found[0]));
     memcpy(found, needs, count * sizeof(*needs));
     errint_t rc = efs_experts_find(fs, "", layer, found, count, err);

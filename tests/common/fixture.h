@@ -55,7 +55,8 @@ uint64_t fixture_used_bytes(const struct efs_stats *stats);
 /* After fixture_drain(): fail unless the memory in use is at most the budget. */
 void fixture_within_budget(struct efs *fs);
 /* Submit a request for experts. */
-struct efs_request *fixture_submit(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form);
+struct efs_client_request *fixture_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
+                                          enum efs_form form);
 /* Lease an expert and release it. */
 void fixture_lease_once(struct efs *fs, uint32_t file);
 /* Request a prefetch of experts of a layer, as a line written to .expertfs/want does. */

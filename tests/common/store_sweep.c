@@ -156,22 +156,22 @@ static errint_t expert_hash(const struct efs_tensor *tensors, uint32_t count, ui
 static void see_request(struct efs *fs, struct seen *seen, enum efs_form form)
 {
     const struct efs_need needs[EXPERTS] = {{0, 1}, {1, 1}};
-    struct efs_request *request = NULL;
+    struct efs_client_request *request = NULL;
     struct efs_error err = {""};
     errint_t begun = efs_request_submit(fs, needs, EXPERTS, &(struct efs_request_how){.form = form}, &request, &err);
     if (begun == 0)
-        efs_request_wait(request);
+        efs_client_wait(request);
     for (uint32_t e = 0; e < EXPERTS; e++) {
         const struct efs_tensor *tensors = NULL;
         uint64_t hash = 0;
         uint32_t count = 0;
-        errint_t rc = begun < 0 ? begun : efs_request_tensors(request, e, &tensors, &count);
+        errint_t rc = begun < 0 ? begun : efs_client_tensors(request, e, &tensors, &count);
         if (rc == 0)
             rc = expert_hash(tensors, count, &hash);
         add(seen, rc, hash);
     }
     if (begun == 0)
-        efs_request_release(request);
+        efs_client_release(request);
 }
 
 static void see_product(struct efs *fs, struct seen *seen)

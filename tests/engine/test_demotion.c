@@ -183,10 +183,10 @@ static void join(pthread_t thread, const void *result)
 }
 
 /* Request another expert, which needs the memory of the first one's full form. */
-static struct efs_request *begin_other(struct efs *fs)
+static struct efs_client_request *begin_other(struct efs *fs)
 {
     const struct efs_need need = {1, 1};
-    struct efs_request *r;
+    struct efs_client_request *r;
     struct efs_error err = {""};
     assert_int_equal(efs_request_submit(fs, &need, 1, &(struct efs_request_how){.form = EFS_FORM_FULL}, &r, &err), 0);
     return r;
@@ -279,15 +279,15 @@ static void end_round(struct round *r)
     efs_close(r->fs);
 }
 
-static void end_other(struct efs_request *other)
+static void end_other(struct efs_client_request *other)
 {
-    assert_int_equal(efs_request_wait(other), 0);
-    efs_request_release(other);
+    assert_int_equal(efs_client_wait(other), 0);
+    efs_client_release(other);
 }
 
 static void memory_is_wanted(struct round *r)
 {
-    struct efs_request *other = begin_other(r->fs);
+    struct efs_client_request *other = begin_other(r->fs);
     let_go(&gaps.go);
     end_other(other);
 }
@@ -303,7 +303,7 @@ static struct efs_lease *lease_again(struct round *r)
 static void lease_ends_first(struct round *r)
 {
     struct efs_lease *lease = lease_again(r);
-    struct efs_request *other = begin_other(r->fs);
+    struct efs_client_request *other = begin_other(r->fs);
     efs_lease_release(lease);
     let_go(&gaps.go);
     end_other(other);
@@ -312,7 +312,7 @@ static void lease_ends_first(struct round *r)
 static void lease_ends_last(struct round *r)
 {
     struct efs_lease *lease = lease_again(r);
-    struct efs_request *other = begin_other(r->fs);
+    struct efs_client_request *other = begin_other(r->fs);
     demotion_goes_on(r->fs);
     assert_memory_equal(efs_lease_data(lease), raw[0], bytes[0]);
     efs_lease_release(lease);
@@ -324,7 +324,7 @@ static void copier_ends_first(struct round *r)
     pthread_t copier;
     assert_int_equal(pthread_create(&copier, NULL, copy, r->fs), 0);
     wait_for(&gaps.copier_stands);
-    struct efs_request *other = begin_other(r->fs);
+    struct efs_client_request *other = begin_other(r->fs);
     let_go(&gaps.copier_go);
     join(copier, r->fs);
     let_go(&gaps.go);
@@ -337,7 +337,7 @@ static void copier_ends_last(struct round *r)
     assert_int_equal(pthread_create(&copier, NULL, copy, r->fs), 0);
     wait_for(&gaps.copier_stands);
     demotion_goes_on(r->fs);
-    struct efs_request *other = begin_other(r->fs);
+    struct efs_client_request *other = begin_other(r->fs);
     let_go(&gaps.copier_go);
     join(copier, r->fs);
     end_other(other);

@@ -444,20 +444,20 @@ TEST(test_unknown_kinds)
 /* ---- the same sums by other calls ---- */
 
 /* All experts in full form, valid until the request is released. */
-static struct efs_request *plain_experts(struct efs *fs, struct efs_plain_expert *plain)
+static struct efs_client_request *plain_experts(struct efs *fs, struct efs_plain_expert *plain)
 {
     struct efs_need needs[EXPERTS];
-    struct efs_request *request;
+    struct efs_client_request *request;
     struct efs_error err = {""};
     for (uint32_t e = 0; e < EXPERTS; e++)
         needs[e] = (struct efs_need){e, 1};
     assert_int_equal(
         efs_request_submit(fs, needs, EXPERTS, &(struct efs_request_how){.form = EFS_FORM_FULL}, &request, &err), 0);
-    assert_int_equal(efs_request_wait(request), 0);
+    assert_int_equal(efs_client_wait(request), 0);
     for (uint32_t e = 0; e < EXPERTS; e++) {
         const struct efs_tensor *t;
         uint32_t count;
-        assert_int_equal(efs_request_tensors(request, e, &t, &count), 0);
+        assert_int_equal(efs_client_tensors(request, e, &t, &count), 0);
         plain[e].inner = INNER;
         for (uint32_t i = 0; i < count; i++)
             *(strstr(t[i].name, "gate") ? &plain[e].gate
@@ -476,7 +476,7 @@ TEST(test_callers_memory)
     struct efs_team *team;
     pack(&model, EFS_CHOOSE_CASCADE);
     struct efs *fs = open_store(&model, 128 * MIB);
-    struct efs_request *request = plain_experts(fs, plain);
+    struct efs_client_request *request = plain_experts(fs, plain);
     assert_int_equal(efs_team_new(2, &team), 0);
     for (enum efs_activation a = EFS_ACTIVATION_F32; a <= EFS_ACTIVATION_BF16; a++) {
         assert_int_equal(run(fs, 1, EFS_FORM_FULL, a, TOKENS, want, &err), 0);
@@ -490,7 +490,7 @@ TEST(test_callers_memory)
     plain[2].up = NULL;
     assert_int_equal(efs_plain_ffn(team, &m, plain, &err), -EINVAL);
     efs_team_free(team);
-    efs_request_release(request);
+    efs_client_release(request);
     efs_close(fs);
 }
 
@@ -576,7 +576,7 @@ TEST(test_bf16)
     }
     pack(&model, EFS_CHOOSE_CASCADE);
     struct efs *fs = open_store(&model, 128 * MIB);
-    struct efs_request *request = plain_experts(fs, plain);
+    struct efs_client_request *request = plain_experts(fs, plain);
     assert_int_equal(efs_team_new(3, &team), 0);
     for (size_t path = 0; path < sizeof(paths) / sizeof(paths[0]); path++) {
         if (!efs_cpu_force(paths[path]))
@@ -607,7 +607,7 @@ TEST(test_bf16)
     }
     assert_true(efs_cpu_force("auto"));
     efs_team_free(team);
-    efs_request_release(request);
+    efs_client_release(request);
     efs_close(fs);
 }
 

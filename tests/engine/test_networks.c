@@ -171,11 +171,11 @@ static void request(struct efs *fs, uint32_t expert)
 {
     const struct efs_need need = {.expert = expert, .tokens = 1};
     struct efs_error err = {""};
-    struct efs_request *request;
+    struct efs_client_request *request;
     assert_int_equal(
         efs_request_submit(fs, &need, 1, &(struct efs_request_how){.form = EFS_FORM_CODED}, &request, &err), 0);
-    assert_int_equal(efs_request_wait(request), 0);
-    efs_request_release(request);
+    assert_int_equal(efs_client_wait(request), 0);
+    efs_client_release(request);
 }
 
 TEST(states_predict_the_next_layers)

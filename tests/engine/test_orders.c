@@ -45,7 +45,7 @@ struct caller {
     enum stage stage;
     unsigned rounds;
     bool ended; /* of a read or an open */
-    struct efs_request *request;
+    struct efs_client_request *request;
     struct efs_lease *lease;
     uint8_t bytes[65536];
 };
@@ -96,32 +96,26 @@ static void caller_begin(struct caller *c)
 
 static void caller_end_round(struct caller *c)
 {
-    efs_request_release(c->request);
+    efs_client_release(c->request);
     c->request = NULL;
     c->stage = --c->rounds ? CALLER_IDLE : CALLER_DONE;
-}
-
-static bool is_loading(const struct efs_request *r)
-{
-    for (uint32_t i = 0; i < r->count; i++)
-        if (r->items[i].state == EFS_ITEM_LOADING)
-            return true;
-    return false;
 }
 
 /* Whether the caller can go on. */
 static bool caller_can_run(const struct caller *c)
 {
-    const struct efs_request *r = c->request;
+    const struct efs_client_request *r = c->request;
     if (c->stage == CALLER_WAITS)
-        return r->oversize || !is_loading(r);
+        return r->oversize || !r->loading;
     if (c->stage == CALLER_READS || c->stage == CALLER_OPENS)
         return c->ended;
-    for (uint32_t i = 0; c->stage == CALLER_TAKES && is_loading(r); i++)
+    for (uint32_t i = 0; c->stage == CALLER_TAKES && r->loading; i++) {
         if (i == r->count)
             return false;
-        else if (!r->items[i].reported && (r->items[i].state == EFS_ITEM_READY || r->items[i].state == EFS_ITEM_FAILED))
+        const struct efs_client_item *item = &efs_request_of(r)->items[i].base;
+        if (!item->reported && (item->state == EFS_ITEM_READY || item->state == EFS_ITEM_FAILED))
             return true;
+    }
     return c->stage != CALLER_DONE;
 }
 
@@ -134,7 +128,7 @@ static void caller_run(struct caller *c)
         caller_begin(c);
         break;
     case CALLER_WAITS:
-        rc = efs_request_wait(c->request);
+        rc = efs_client_wait(c->request);
         assert_true(rc == 0 || rc == -EDEADLK || rc == -EIO);
         if (rc == -EDEADLK)
             c->stage = CALLER_TAKES;
@@ -142,9 +136,9 @@ static void caller_run(struct caller *c)
             caller_end_round(c);
         break;
     case CALLER_TAKES:
-        if (efs_request_wait_any(c->request, 0, &index, &status) == 1) {
+        if (efs_client_wait_any(c->request, 0, &index, &status) == 1) {
             assert_true(status == 0 || status == -EIO);
-            efs_request_drop(c->request, index);
+            efs_client_drop(c->request, index);
         } else {
             caller_end_round(c);
         }

@@ -91,13 +91,13 @@ static void ask_for(struct efs *fs, uint32_t layer, const uint32_t *experts, uin
 {
     struct efs_need needs[EXPERTS];
     struct efs_error err = {""};
-    struct efs_request *request;
+    struct efs_client_request *request;
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){layer * EXPERTS + experts[i], 1};
     assert_int_equal(
         efs_request_submit(fs, needs, count, &(struct efs_request_how){.form = EFS_FORM_CODED}, &request, &err), 0);
-    assert_int_equal(efs_request_wait(request), 0);
-    efs_request_release(request);
+    assert_int_equal(efs_client_wait(request), 0);
+    efs_client_release(request);
 }
 
 static struct efs_client *client_of(struct efs *fs)

@@ -48,7 +48,7 @@ struct session {
     struct efs_codec_scratch *scratch;
     struct efs_stream *streams[2];
     struct held {
-        struct efs_request *request;
+        struct efs_client_request *request;
         struct efs_need needs[NEEDS];
         uint32_t count;
         bool dropped[NEEDS];
@@ -262,7 +262,7 @@ static void request_check_item(struct session *s, struct held *h, uint32_t i)
     uint32_t count;
     const struct efs_expert_info expert = expert_info(s, h->needs[i].expert);
     uint64_t raw = 0;
-    assert_int_equal(efs_request_tensors(h->request, i, &tensors, &count), 0);
+    assert_int_equal(efs_client_tensors(h->request, i, &tensors, &count), 0);
     for (uint32_t t = 0; t < count; t++) {
         check_tensor(s, expert.expert, &tensors[t]);
         raw += tensors[t].bytes;
@@ -292,16 +292,16 @@ static void request_end(struct session *s, struct held *h)
     uint32_t index;
     errint_t status;
     int rc;
-    while ((rc = efs_request_wait_any(h->request, 1, &index, &status)) == 1) {
+    while ((rc = efs_client_wait_any(h->request, 1, &index, &status)) == 1) {
         errors_seen += status < 0;
         if (status < 0 || h->dropped[index])
             continue;
         request_check_item(s, h, index);
         h->dropped[index] = once_in(s, 3);
         if (h->dropped[index])
-            efs_request_drop(h->request, index);
+            efs_client_drop(h->request, index);
     }
-    efs_request_release(h->request);
+    efs_client_release(h->request);
     h->request = NULL;
 }
 
@@ -325,7 +325,7 @@ static void step_request(struct session *s)
     }
     assert_true(how.preload == (h->request == NULL));
     if (h->request && once_in(s, 2))
-        assert_true(efs_request_wait(h->request) <= 0);
+        assert_true(efs_client_wait(h->request) <= 0);
 }
 
 static void step_set(struct session *s)

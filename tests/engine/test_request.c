@@ -63,14 +63,14 @@ static uint8_t *decoded(const struct efs_tensor *t, struct efs_codec_scratch *sc
     return raw;
 }
 
-static void check_item(struct efs *fs, struct efs_request *r, uint32_t index, uint32_t expert, enum efs_form form,
-                       struct efs_codec_scratch *scratch)
+static void check_item(struct efs *fs, struct efs_client_request *r, uint32_t index, uint32_t expert,
+                       enum efs_form form, struct efs_codec_scratch *scratch)
 {
     const struct efs_tensor *tensors;
     uint32_t count;
     size_t bytes;
     uint8_t *file = whole_file(fs, expert, &bytes);
-    assert_int_equal(efs_request_tensors(r, index, &tensors, &count), 0);
+    assert_int_equal(efs_client_tensors(r, index, &tensors, &count), 0);
     assert_int_equal(count, 3);
     size_t at = bytes;
     for (uint32_t i = 0; i < count; i++)
@@ -102,20 +102,20 @@ static void ask_layers(struct efs *fs, enum efs_form form, unsigned rounds)
         struct efs_need needs[EXPERTS];
         for (uint32_t i = 0; i < count; i++)
             needs[i] = (struct efs_need){layer * EXPERTS + (n + i * (n % 2 ? 1 : 3)) % EXPERTS, 1 + i};
-        struct efs_request *r = fixture_submit(fs, needs, count, form);
+        struct efs_client_request *r = fixture_submit(fs, needs, count, form);
         uint32_t index, told = 0;
         errint_t status;
         int rc;
-        while ((rc = efs_request_wait_any(r, -1, &index, &status)) != 0) {
+        while ((rc = efs_client_wait_any(r, -1, &index, &status)) != 0) {
             assert_int_equal(rc, 1);
             assert_int_equal(status, 0);
             check_item(fs, r, index, needs[index].expert, form, scratch);
             told++;
             if (n % 3 == 0)
-                efs_request_drop(r, index);
+                efs_client_drop(r, index);
         }
         assert_int_equal(told, count);
-        efs_request_release(r);
+        efs_client_release(r);
     }
     efs_codec_scratch_free(scratch);
     fixture_within_budget(fs);
@@ -132,13 +132,13 @@ TEST(test_full)
 }
 
 /* Takes all experts, and drops each before the next one. */
-static void one_by_one(struct efs_request *r)
+static void one_by_one(struct efs_client_request *r)
 {
     uint32_t index, told = 0;
     errint_t status;
-    while (efs_request_wait_any(r, -1, &index, &status) == 1 && status == 0) {
+    while (efs_client_wait_any(r, -1, &index, &status) == 1 && status == 0) {
         told++;
-        efs_request_drop(r, index);
+        efs_client_drop(r, index);
     }
     assert_int_equal(told, EXPERTS);
 }
@@ -151,9 +151,9 @@ TEST(test_coded)
     fs = open_with((struct efs_options){.budget_bytes = 40 * MIB}); /* one or two segments: experts take turns */
     struct efs_need needs[EXPERTS];
     layer_needs(0, needs);
-    struct efs_request *r = fixture_submit(fs, needs, EXPERTS, EFS_FORM_CODED);
+    struct efs_client_request *r = fixture_submit(fs, needs, EXPERTS, EFS_FORM_CODED);
     one_by_one(r);
-    efs_request_release(r);
+    efs_client_release(r);
     fixture_within_budget(fs);
     efs_close(fs);
 }
@@ -162,7 +162,7 @@ TEST(test_refused)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 128 * MIB});
     struct efs_error err = {""};
-    struct efs_request *r;
+    struct efs_client_request *r;
     const struct efs_need twice[] = {{1, 1}, {1, 1}}, layers[] = {{1, 1}, {EXPERTS, 1}}, none[] = {{1, 0}},
                           beyond[] = {{LAYERS * EXPERTS, 1}}, one[] = {{1, 1}};
     const struct {
@@ -226,11 +226,11 @@ TEST(test_many_extents)
         enum efs_form form = n == 0 ? EFS_FORM_FULL : EFS_FORM_CODED;
         struct efs *fs = fixture_open(
             &large, (struct efs_options){.workers = 2, .no_state = true, .full_pool = true, .budget_bytes = 128 * MIB});
-        struct efs_request *r = fixture_submit(fs, needs, 2, form);
-        assert_int_equal(efs_request_wait(r), 0);
+        struct efs_client_request *r = fixture_submit(fs, needs, 2, form);
+        assert_int_equal(efs_client_wait(r), 0);
         for (uint32_t i = 0; i < 2; i++)
             check_item(fs, r, i, needs[i].expert, form, scratch);
-        efs_request_release(r);
+        efs_client_release(r);
         fixture_within_budget(fs);
         efs_close(fs);
     }
@@ -253,7 +253,7 @@ TEST(test_pins)
     efs_close(fs);
 }
 
-static void never_arrives(void *arg, errint_t error, struct efs_request *request, uint32_t index)
+static void never_arrives(void *arg, errint_t error, struct efs_client_request *request, uint32_t index)
 {
     (void)arg, (void)error, (void)request, (void)index;
     fail_msg("nobody comes for it, and it was told");
@@ -264,7 +264,7 @@ TEST(test_named_again)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 64 * MIB, .full_pool = true, .lease_wait = true});
     void *const nobody[EXPERTS] = {NULL};
-    struct efs_request *held[LAYERS], *none;
+    struct efs_client_request *held[LAYERS], *none;
     struct efs_need needs[LAYERS][EXPERTS], named[EXPERTS];
     struct efs_error err = {""};
     struct efs_stats before, after;
@@ -273,7 +273,7 @@ TEST(test_named_again)
         layer_needs(l, needs[l]);
         held[l] = fixture_submit(fs, needs[l], EXPERTS, EFS_FORM_CODED);
     }
-    assert_int_equal(efs_request_wait(held[0]), 0);
+    assert_int_equal(efs_client_wait(held[0]), 0);
     efs_stats(fs, &before);
     assert_true(before.coded_waits > 0);
     for (unsigned n = 0; n < 1000; n++) {
@@ -285,7 +285,7 @@ TEST(test_named_again)
     efs_stats(fs, &after);
     assert_true(after.inflight <= before.inflight + 100); /* the experts and their reads, not 16,000 */
     for (uint32_t l = 0; l < LAYERS; l++)
-        efs_request_release(held[l]);
+        efs_client_release(held[l]);
     fixture_within_budget(fs);
     ask_layers(fs, EFS_FORM_CODED, 6);
     ask_layers(fs, EFS_FORM_FULL, 6);
@@ -298,11 +298,11 @@ TEST(test_named_again)
 
 struct handed {
     sem_t *came;
-    struct efs_request *request;
+    struct efs_client_request *request;
     uint32_t index;
 };
 
-static void has_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
+static void has_arrived(void *arg, errint_t error, struct efs_client_request *request, uint32_t index)
 {
     struct handed *h = arg;
     assert_int_equal(error, 0);
@@ -313,7 +313,7 @@ static void has_arrived(void *arg, errint_t error, struct efs_request *request, 
 
 static void *wait_for_all(void *request)
 {
-    return (void *)(intptr_t)efs_request_wait(request);
+    return (void *)(intptr_t)efs_client_wait(request);
 }
 
 /* A wait for all experts of a request fails with -EDEADLK if they have no room at once; the caller can take and drop
@@ -329,43 +329,43 @@ TEST(test_deadlock)
         void *rc;
         for (uint32_t l = 0; l < LAYERS; l++)
             layer_needs(l, needs[l]);
-        struct efs_request *r = fixture_submit(fs, needs[0], EXPERTS, form);
-        assert_int_equal(efs_request_wait(r), -EDEADLK);
-        assert_int_equal(efs_request_wait(r), -EDEADLK);
+        struct efs_client_request *r = fixture_submit(fs, needs[0], EXPERTS, form);
+        assert_int_equal(efs_client_wait(r), -EDEADLK);
+        assert_int_equal(efs_client_wait(r), -EDEADLK);
         one_by_one(r);
-        assert_int_equal(efs_request_wait(r), 0);
-        efs_request_release(r);
+        assert_int_equal(efs_client_wait(r), 0);
+        efs_client_release(r);
         r = fixture_submit(fs, needs[0], EXPERTS, form);
-        assert_int_equal(efs_request_wait(r), -EDEADLK);
+        assert_int_equal(efs_client_wait(r), -EDEADLK);
         for (uint32_t i = 2; i < EXPERTS; i++)
-            efs_request_drop(r, i);
-        assert_int_equal(efs_request_wait(r), 0); /* the rest fits */
-        efs_request_release(r);
+            efs_client_drop(r, i);
+        assert_int_equal(efs_client_wait(r), 0); /* the rest fits */
+        efs_client_release(r);
         r = fixture_submit(fs, needs[1], EXPERTS, form);
-        assert_int_equal(efs_request_wait(r), -EDEADLK);
-        while (efs_request_wait_any(r, 500, &index, &status) == 1) /* until it holds all that fit */
+        assert_int_equal(efs_client_wait(r), -EDEADLK);
+        while (efs_client_wait_any(r, 500, &index, &status) == 1) /* until it holds all that fit */
             assert_int_equal(status, 0);
-        struct efs_request *other = fixture_submit(fs, needs[2], 1, form);
+        struct efs_client_request *other = fixture_submit(fs, needs[2], 1, form);
         assert_int_equal(pthread_create(&thread, NULL, wait_for_all, other), 0);
-        assert_int_equal(efs_request_wait_any(other, 500, &index, &status), -ETIMEDOUT);
-        efs_request_release(r);
+        assert_int_equal(efs_client_wait_any(other, 500, &index, &status), -ETIMEDOUT);
+        efs_client_release(r);
         pthread_join(thread, &rc);
         assert_int_equal((intptr_t)rc, 0);
-        efs_request_release(other);
+        efs_client_release(other);
     }
     fixture_within_budget(fs);
     efs_close(fs);
 }
 
 /* A request for coded experts of a layer, of which all that fit have come: *count of them. */
-static struct efs_request *take_what_fits(struct efs *fs, uint32_t layer, uint32_t count, uint32_t *came)
+static struct efs_client_request *take_what_fits(struct efs *fs, uint32_t layer, uint32_t count, uint32_t *came)
 {
     struct efs_need needs[EXPERTS];
     uint32_t index;
     errint_t status;
     layer_needs(layer, needs);
-    struct efs_request *r = fixture_submit(fs, needs, count, EFS_FORM_CODED);
-    for (*came = 0; *came < count && efs_request_wait_any(r, 500, &index, &status) == 1; ++*came)
+    struct efs_client_request *r = fixture_submit(fs, needs, count, EFS_FORM_CODED);
+    for (*came = 0; *came < count && efs_client_wait_any(r, 500, &index, &status) == 1; ++*came)
         assert_int_equal(status, 0);
     return r;
 }
@@ -374,7 +374,7 @@ static struct efs_request *take_what_fits(struct efs *fs, uint32_t layer, uint32
 static struct efs *open_small(uint32_t *fit)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 40 * MIB});
-    efs_request_release(take_what_fits(fs, 0, EXPERTS, fit));
+    efs_client_release(take_what_fits(fs, 0, EXPERTS, fit));
     assert_in_range(*fit, 3, EXPERTS - 2);
     return fs;
 }
@@ -385,20 +385,20 @@ TEST(test_not_overtaken)
     uint32_t fit, came, index;
     errint_t status;
     struct efs *fs = open_small(&fit);
-    struct efs_request *first = take_what_fits(fs, 0, fit - 1, &came);
-    struct efs_request *oversize = take_what_fits(fs, 1, EXPERTS, &came);
+    struct efs_client_request *first = take_what_fits(fs, 0, fit - 1, &came);
+    struct efs_client_request *oversize = take_what_fits(fs, 1, EXPERTS, &came);
     assert_int_equal(came, 1);
-    struct efs_request *later = take_what_fits(fs, 2, 1, &came);
+    struct efs_client_request *later = take_what_fits(fs, 2, 1, &came);
     assert_int_equal(came, 0);
-    efs_request_drop(first, 0);
-    assert_int_equal(efs_request_wait_any(oversize, 10000, &index, &status), 1);
+    efs_client_drop(first, 0);
+    assert_int_equal(efs_client_wait_any(oversize, 10000, &index, &status), 1);
     assert_int_equal(status, 0);
-    assert_int_equal(efs_request_wait_any(later, 0, &index, &status), -ETIMEDOUT);
-    efs_request_drop(oversize, 0); /* its next one now comes after requests that wait already */
-    assert_int_equal(efs_request_wait(later), 0);
-    efs_request_release(first);
-    efs_request_release(oversize);
-    efs_request_release(later);
+    assert_int_equal(efs_client_wait_any(later, 0, &index, &status), -ETIMEDOUT);
+    efs_client_drop(oversize, 0); /* its next one now comes after requests that wait already */
+    assert_int_equal(efs_client_wait(later), 0);
+    efs_client_release(first);
+    efs_client_release(oversize);
+    efs_client_release(later);
     fixture_within_budget(fs);
     efs_close(fs);
 }
@@ -409,20 +409,20 @@ TEST(test_holds_up_nobody)
     uint32_t fit, came, index;
     errint_t status;
     struct efs *fs = open_small(&fit);
-    struct efs_request *oversize = take_what_fits(fs, 0, EXPERTS, &came);
+    struct efs_client_request *oversize = take_what_fits(fs, 0, EXPERTS, &came);
     assert_int_equal(came, fit);
-    struct efs_request *later = take_what_fits(fs, 1, 1, &came);
+    struct efs_client_request *later = take_what_fits(fs, 1, 1, &came);
     assert_int_equal(came, 0);
-    efs_request_drop(oversize, 0);
-    assert_int_equal(efs_request_wait(later), 0);
-    struct efs_request *last = take_what_fits(fs, 2, 1, &came);
+    efs_client_drop(oversize, 0);
+    assert_int_equal(efs_client_wait(later), 0);
+    struct efs_client_request *last = take_what_fits(fs, 2, 1, &came);
     assert_int_equal(came, 0);
-    efs_request_release(later);
-    assert_int_equal(efs_request_wait_any(oversize, 10000, &index, &status), 1); /* was in the queue before the last */
-    assert_int_equal(efs_request_wait_any(last, 0, &index, &status), -ETIMEDOUT);
-    efs_request_release(oversize);
-    assert_int_equal(efs_request_wait(last), 0);
-    efs_request_release(last);
+    efs_client_release(later);
+    assert_int_equal(efs_client_wait_any(oversize, 10000, &index, &status), 1); /* was in the queue before the last */
+    assert_int_equal(efs_client_wait_any(last, 0, &index, &status), -ETIMEDOUT);
+    efs_client_release(oversize);
+    assert_int_equal(efs_client_wait(last), 0);
+    efs_client_release(last);
     fixture_within_budget(fs);
     efs_close(fs);
 }
@@ -436,18 +436,18 @@ TEST(test_fits_after_drops)
     uint32_t index;
     errint_t status;
     struct efs *fs = open_small(&fit);
-    struct efs_request *first = take_what_fits(fs, 0, fit - 1, &came);
-    struct efs_request *r = take_what_fits(fs, 1, EXPERTS, &came);
+    struct efs_client_request *first = take_what_fits(fs, 0, fit - 1, &came);
+    struct efs_client_request *r = take_what_fits(fs, 1, EXPERTS, &came);
     assert_int_equal(came, 1);
-    assert_int_equal(efs_request_wait(r), -EDEADLK);
+    assert_int_equal(efs_client_wait(r), -EDEADLK);
     for (uint32_t i = 0; i + 2 < EXPERTS; i++)
-        efs_request_drop(r, i);
+        efs_client_drop(r, i);
     assert_int_equal(pthread_create(&thread, NULL, wait_for_all, r), 0);
-    assert_int_equal(efs_request_wait_any(r, 500, &index, &status), -ETIMEDOUT);
-    efs_request_release(first);
+    assert_int_equal(efs_client_wait_any(r, 500, &index, &status), -ETIMEDOUT);
+    efs_client_release(first);
     pthread_join(thread, &rc);
     assert_int_equal((intptr_t)rc, 0);
-    efs_request_release(r);
+    efs_client_release(r);
     fixture_within_budget(fs);
     efs_close(fs);
 }
@@ -466,15 +466,15 @@ static void *request_and_wait(void *arg)
     struct requester *of = arg;
     for (unsigned round = 0; round < 50; round++) {
         struct efs_need needs[EXPERTS];
-        struct efs_request *r;
+        struct efs_client_request *r;
         const struct efs_request_how how = {.form = of->form};
         uint32_t layer = (uint32_t)(fixture_random(&of->seed) % LAYERS);
         uint32_t first = (uint32_t)(fixture_random(&of->seed) % EXPERTS);
         for (uint32_t i = 0; i < of->count; i++)
             needs[i] = (struct efs_need){layer * EXPERTS + (first + i) % EXPERTS, 1};
-        if (efs_request_submit(of->fs, needs, of->count, &how, &r, NULL) < 0 || efs_request_wait(r) < 0)
+        if (efs_request_submit(of->fs, needs, of->count, &how, &r, NULL) < 0 || efs_client_wait(r) < 0)
             abort();
-        efs_request_release(r);
+        efs_client_release(r);
         atomic_fetch_add(of->done, 1);
     }
     return NULL;
@@ -512,7 +512,7 @@ TEST(test_pins_at_close)
         struct handed handed[3];
         void *args[3];
         struct efs_error err = {""};
-        struct efs_request *none;
+        struct efs_client_request *none;
         sem_t came;
         sem_init(&came, 0, 0);
         for (unsigned i = 0; i < 3; i++) {
@@ -523,7 +523,7 @@ TEST(test_pins_at_close)
         assert_int_equal(efs_request_submit(fs, needs, 3, &how, &none, &err), 0);
         for (unsigned i = 0; i < 3; i++)
             sem_wait(&came);
-        efs_request_drop(handed[1].request, handed[1].index);
+        efs_client_drop(handed[1].request, handed[1].index);
         efs_close(fs);
         efs_request_detach(handed[0].request, handed[0].index);
         efs_request_detach(handed[2].request, handed[2].index);

@@ -64,9 +64,9 @@ static struct cost request(struct efs *fs, uint32_t layer, enum efs_form form)
     fixture_drain(fs);
     locks = allocations = jobs = 0;
     counted_lock = &fs->lock;
-    struct efs_request *r = fixture_submit(fs, needs, EXPERTS, form);
-    assert_int_equal(efs_request_wait(r), 0);
-    efs_request_release(r);
+    struct efs_client_request *r = fixture_submit(fs, needs, EXPERTS, form);
+    assert_int_equal(efs_client_wait(r), 0);
+    efs_client_release(r);
     counted_lock = NULL;
     return (struct cost){locks, allocations, jobs};
 }

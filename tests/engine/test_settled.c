@@ -197,8 +197,8 @@ TEST(test_coded_experts_are_reported)
 {
     struct efs *fs = open_model("C=100");
     const struct efs_need needs[] = {{.expert = 0, .tokens = 1}, {.expert = 1, .tokens = 1}};
-    struct efs_request *request = fixture_submit(fs, needs, 2, EFS_FORM_CODED);
-    assert_int_equal(efs_request_wait(request), 0);
+    struct efs_client_request *request = fixture_submit(fs, needs, 2, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(request), 0);
     fixture_check_files(&model, fs);
     struct efs_stats s = fixture_drain(fs);
     uint32_t segments = fs->arena.segment_count;
@@ -208,7 +208,7 @@ TEST(test_coded_experts_are_reported)
     for (uint32_t i = 0; i < fs->arena.segment_max; i++)
         assert_true(!fs->arena.segments[i].retiring || !fs->arena.segments[i].long_refs);
     efs_unlock(fs);
-    efs_request_release(request);
+    efs_client_release(request);
     fixture_within_budget(fs);
     efs_close(fs);
 }

@@ -284,9 +284,9 @@ TEST(test_coded_are_not_full)
         struct efs_need needs[EXPERTS];
         for (uint32_t i = 0; i < EXPERTS; i++)
             needs[i] = (struct efs_need){l * EXPERTS + i, 1};
-        struct efs_request *r = fixture_submit(fs, needs, EXPERTS, EFS_FORM_CODED);
-        assert_int_equal(efs_request_wait(r), 0);
-        efs_request_release(r);
+        struct efs_client_request *r = fixture_submit(fs, needs, EXPERTS, EFS_FORM_CODED);
+        assert_int_equal(efs_client_wait(r), 0);
+        efs_client_release(r);
     }
     fixture_drain(fs);
     assert_int_equal(count_kept(fs, 'F') + count_state(fs, 'F'), 0);
@@ -362,10 +362,10 @@ static void *wait_for_pairs(void *arg)
         }
         uint32_t layer = (p->seed + n) % LAYERS * EXPERTS, first = (p->seed * 5 + n) % EXPERTS;
         struct efs_need needs[] = {{layer + first, 1}, {layer + (first + 1) % EXPERTS, 1}};
-        struct efs_request *r = fixture_submit(p->fs, needs, 2, EFS_FORM_CODED);
-        if (efs_request_wait(r) < 0)
+        struct efs_client_request *r = fixture_submit(p->fs, needs, 2, EFS_FORM_CODED);
+        if (efs_client_wait(r) < 0)
             return p;
-        efs_request_release(r);
+        efs_client_release(r);
     }
     return NULL;
 }

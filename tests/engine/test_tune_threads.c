@@ -116,14 +116,14 @@ static void *request(void *arg)
         const uint32_t first = n % LAYERS * EXPERTS;
         const struct efs_need needs[] = {{first + n % EXPERTS, 1}, {first + (n + 1) % EXPERTS, 3}};
         const struct efs_tensor *tensors;
-        struct efs_request *r;
+        struct efs_client_request *r;
         uint32_t count;
         expect(c,
                efs_request_submit(c->fs, needs, 2,
                                   &(struct efs_request_how){.form = n % 2 ? EFS_FORM_ANY : EFS_FORM_CODED}, &r, NULL));
-        expect(c, efs_request_wait(r));
-        expect(c, efs_request_tensors(r, n % 2, &tensors, &count));
-        efs_request_release(r);
+        expect(c, efs_client_wait(r));
+        expect(c, efs_client_tensors(r, n % 2, &tensors, &count));
+        efs_client_release(r);
     }
     return NULL;
 }

@@ -58,7 +58,7 @@ static struct efs *open_small(uint64_t segments, uint64_t more_bytes, bool full)
     }
 }
 
-static struct efs_request *begin(struct efs *fs, uint32_t expert, enum efs_form form)
+static struct efs_client_request *begin(struct efs *fs, uint32_t expert, enum efs_form form)
 {
     return fixture_submit(fs, &(struct efs_need){expert, 1}, 1, form);
 }
@@ -85,23 +85,23 @@ static void check_read(struct efs *fs, uint32_t expert, uint64_t at, size_t n)
 TEST(test_held)
 {
     struct efs *fs = open_small(1, 0, false);
-    struct efs_request *held = begin(fs, 0, EFS_FORM_CODED), *next;
+    struct efs_client_request *held = begin(fs, 0, EFS_FORM_CODED), *next;
     struct efs_stats s;
     uint32_t index;
     errint_t status;
-    assert_int_equal(efs_request_wait(held), 0);
+    assert_int_equal(efs_client_wait(held), 0);
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
         check_read(fs, e, 0, bytes[e]);
     check_read(fs, 5, 1234567, 3456789); /* starts and ends inside elements and shards */
     next = begin(fs, 7, EFS_FORM_CODED);
-    assert_int_equal(efs_request_wait_any(next, 300, &index, &status), -ETIMEDOUT);
+    assert_int_equal(efs_client_wait_any(next, 300, &index, &status), -ETIMEDOUT);
     check_read(fs, 7, 4096, 1 << 20);
     efs_stats(fs, &s);
     assert_true(s.reads_past > 0);
     assert_true(fixture_used_bytes(&s) <= s.budget_bytes);
-    efs_request_release(held);
-    assert_int_equal(efs_request_wait(next), 0);
-    efs_request_release(next);
+    efs_client_release(held);
+    assert_int_equal(efs_client_wait(next), 0);
+    efs_client_release(next);
     efs_close(fs);
 }
 
@@ -111,18 +111,18 @@ TEST(test_open)
     struct efs *fs = open_small(1, bytes[0] + (1u << 20), true);
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
         check_read(fs, e, 0, bytes[e]);
-    struct efs_request *held = begin(fs, 0, EFS_FORM_CODED), *waits;
+    struct efs_client_request *held = begin(fs, 0, EFS_FORM_CODED), *waits;
     struct efs_lease *lease;
     uint32_t index;
     errint_t status;
-    assert_int_equal(efs_request_wait(held), 0);
+    assert_int_equal(efs_client_wait(held), 0);
     waits = begin(fs, 2, EFS_FORM_FULL);
     assert_int_equal(lease_wait(fs, files[1], &lease), -ENOMEM);
     check_read(fs, 1, 0, bytes[1]);
-    efs_request_release(held);
-    assert_int_equal(efs_request_wait_any(waits, -1, &index, &status), 1);
+    efs_client_release(held);
+    assert_int_equal(efs_client_wait_any(waits, -1, &index, &status), 1);
     assert_int_equal(status, 0);
-    efs_request_release(waits);
+    efs_client_release(waits);
     fixture_lease_once(fs, files[1]);
     efs_close(fs);
 }
@@ -178,23 +178,23 @@ static void *crowd_ask(void *arg)
         uint64_t chosen = fixture_random(&c->seed) % ((1u << EXPERTS) - 1) + 1;
         const struct efs_request_how how = {.form = (enum efs_form)(fixture_random(&c->seed) % 3)};
         struct efs_need needs[EXPERTS];
-        struct efs_request *r;
+        struct efs_client_request *r;
         struct efs_error err = {""};
         errint_t status;
         for (uint32_t e = 0; e < EXPERTS; e++)
             if (chosen & 1u << e)
                 needs[n++] = (struct efs_need){layer * EXPERTS + e, 1};
         must(efs_request_submit(c->fs, needs, n, &how, &r, &err) == 0, err.text, layer);
-        while (efs_request_wait_any(r, -1, &index, &status) == 1) {
+        while (efs_client_wait_any(r, -1, &index, &status) == 1) {
             must(status == 0,
                  how.form == EFS_FORM_FULL    ? "full"
                  : how.form == EFS_FORM_CODED ? "coded"
                                               : "any",
                  status);
             atomic_fetch_add(c->done, 1);
-            efs_request_drop(r, index);
+            efs_client_drop(r, index);
         }
-        efs_request_release(r);
+        efs_client_release(r);
     }
     return NULL;
 }
@@ -236,22 +236,22 @@ TEST(test_kept_goes)
     fixture_set_and_plan(fs, "plan", "C=100");
     for (uint32_t e = 0; e < 3; e++) {
         assert_int_equal(efs_pin(fs, efs_id(e), false, 'C', NULL), 0);
-        struct efs_request *r = begin(fs, e, EFS_FORM_CODED);
-        assert_int_equal(efs_request_wait(r), 0);
-        efs_request_release(r);
+        struct efs_client_request *r = begin(fs, e, EFS_FORM_CODED);
+        assert_int_equal(efs_client_wait(r), 0);
+        efs_client_release(r);
     }
-    struct efs_request *held = begin(fs, 4, EFS_FORM_CODED), *next;
-    assert_int_equal(efs_request_wait(held), 0);
+    struct efs_client_request *held = begin(fs, 4, EFS_FORM_CODED), *next;
+    assert_int_equal(efs_client_wait(held), 0);
     next = begin(fs, 5, EFS_FORM_CODED);
     uint32_t index;
     errint_t status;
-    assert_int_equal(efs_request_wait_any(next, 5000, &index, &status), 1);
+    assert_int_equal(efs_client_wait_any(next, 5000, &index, &status), 1);
     assert_int_equal(status, 0);
     struct efs_stats s;
     efs_stats(fs, &s);
     assert_int_equal(s.coded_experts, 2);
-    efs_request_release(next);
-    efs_request_release(held);
+    efs_client_release(next);
+    efs_client_release(held);
     efs_close(fs);
 }
 

@@ -35,14 +35,14 @@ TEST(test_unknown_types)
     assert_non_null(memmem(data, bytes, described, strlen(described)));
     assert_memory_equal(data + bytes - 3, "EEE", 3);
     free(data);
-    struct efs_request *request = fixture_submit(fs, &(struct efs_need){0, 1}, 1, EFS_FORM_FULL);
-    assert_int_equal(efs_request_wait(request), 0);
-    assert_int_equal(efs_request_tensors(request, 0, &tensors, &count), 0);
+    struct efs_client_request *request = fixture_submit(fs, &(struct efs_need){0, 1}, 1, EFS_FORM_FULL);
+    assert_int_equal(efs_client_wait(request), 0);
+    assert_int_equal(efs_client_tensors(request, 0, &tensors, &count), 0);
     assert_int_equal(count, 1);
     assert_int_equal(tensors[0].dtype, EFS_DTYPE_NONE);
     assert_int_equal(tensors[0].dims, 0);
     assert_memory_equal(tensors[0].data, "EEE", 3);
-    efs_request_release(request);
+    efs_client_release(request);
     efs_close(fs);
     fixture_end(&f);
 }

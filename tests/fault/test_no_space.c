@@ -99,7 +99,7 @@ static unsigned ask_all(struct efs *fs, enum efs_form form)
     unsigned good = 0;
     for (uint32_t l = 0; l < LAYERS; l++) {
         struct efs_need needs[EXPERTS];
-        struct efs_request *r;
+        struct efs_client_request *r;
         struct efs_error err = {""};
         uint32_t index;
         errint_t status;
@@ -107,12 +107,12 @@ static unsigned ask_all(struct efs *fs, enum efs_form form)
             needs[e] = (struct efs_need){l * EXPERTS + e, 1};
         const struct efs_request_how how = {.form = form};
         assert_int_equal(efs_request_submit(fs, needs, EXPERTS, &how, &r, &err), 0);
-        while (efs_request_wait_any(r, -1, &index, &status) == 1)
+        while (efs_client_wait_any(r, -1, &index, &status) == 1)
             if (check_error(status)) {
                 good++;
-                efs_request_drop(r, index);
+                efs_client_drop(r, index);
             }
-        efs_request_release(r);
+        efs_client_release(r);
     }
     return good;
 }

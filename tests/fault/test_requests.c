@@ -65,7 +65,7 @@ static const struct efs_need needs[EXPERTS] = {{2, 1}, {0, 3}, {3, 1}, {1, 2}};
 /* Requests all experts. Returns the first error; checks the bytes of all that arrived. */
 static errint_t request(enum efs_form form, struct efs_error *err)
 {
-    struct efs_request *r;
+    struct efs_client_request *r;
     const struct efs_tensor *tensors;
     uint32_t index, count;
     errint_t rc = efs_request_submit(served, needs, EXPERTS, &(struct efs_request_how){.form = form}, &r, err),
@@ -74,9 +74,9 @@ static errint_t request(enum efs_form form, struct efs_error *err)
         assert_null(r);
         return rc;
     }
-    while (efs_request_wait_any(r, -1, &index, &rc) == 1) {
+    while (efs_client_wait_any(r, -1, &index, &rc) == 1) {
         if (rc == 0)
-            rc = efs_request_tensors(r, index, &tensors, &count);
+            rc = efs_client_tensors(r, index, &tensors, &count);
         if (rc == 0 && form == EFS_FORM_FULL)
             fixture_mount_check(&mount, needs[index].expert, tensors, count);
         else if (rc == 0)
@@ -84,7 +84,7 @@ static errint_t request(enum efs_form form, struct efs_error *err)
         if (rc < 0)
             first = first ? first : efs_fail(err, rc, "told of the expert");
     }
-    efs_request_release(r);
+    efs_client_release(r);
     return first;
 }
 

@@ -48,7 +48,7 @@ static bool is_request(const struct heap_block *block)
 {
     const struct efs_request *r = (const void *)(block + 1);
     return block->bytes >= sizeof(*r) && (block->bytes - sizeof(*r)) % sizeof(r->items[0]) == 0 && r->fs == world->fs &&
-           block->bytes == sizeof(*r) + r->count * sizeof(r->items[0]);
+           block->bytes == sizeof(*r) + r->base.count * sizeof(r->items[0]);
 }
 
 /* The load in the block, by a request that refers to it. */
@@ -241,13 +241,14 @@ static uint64_t load_hash(const struct efs_load *load)
 static uint64_t request_hash(const struct efs_request *r)
 {
     const struct efs_load *load = NULL;
-    uint64_t hash = MIX(r->refs, r->released, r->oversize, r->in_line, r->waiting,
+    uint64_t hash = MIX(r->refs, r->base.oversize, r->in_line, r->waiting,
                         r->oversize_item ? (uint64_t)(r->oversize_item - r->items) + 1 : 0);
-    for (uint32_t i = 0; i < r->count; i++) {
+    for (uint32_t i = 0; i < r->base.count; i++) {
         const struct efs_request_item *item = &r->items[i];
-        hash = MIX(hash, item->form, item->state, item->got, item->waiting, item->reported, item->was_full, item->fresh,
-                   (uint64_t)item->error, item->lease != NULL, item->remaining, (uint64_t)item->load_error,
-                   item->from_disk, item->load != NULL, item->started, item->was_ready, item->was_loading);
+        hash = MIX(hash, item->form, item->base.state, item->got, item->waiting, item->base.reported, item->was_full,
+                   item->fresh, (uint64_t)item->base.error, item->lease != NULL, item->remaining,
+                   (uint64_t)item->load_error, item->from_disk, item->load != NULL, item->started, item->was_ready,
+                   item->was_loading);
         load = item->load ? item->load : load;
     }
     return load ? MIX(hash, load_hash(load)) : hash;
@@ -390,7 +391,7 @@ void state_count(struct situations *s)
     s->blocking += fs->blocking_pushed;
     s->uncached += slots_hash(fs) != 0;
     for (const struct efs_request *r = fs->leases->queue.head; r; r = r->next_queued)
-        s->oversize += r->oversize;
+        s->oversize += r->base.oversize;
 }
 
 /* All references are zero, and no queue has an element. */

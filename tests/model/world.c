@@ -134,7 +134,7 @@ static bool session_has_cancelled(const void *arg)
     return c->cancelled[item];
 }
 
-static void session_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
+static void session_arrived(void *arg, errint_t error, struct efs_client_request *request, uint32_t index)
 {
     unsigned item;
     struct caller *c = session_of(arg, &item);
@@ -145,14 +145,14 @@ static void session_arrived(void *arg, errint_t error, struct efs_request *reque
         if (efs_request_form(request, index) == EFS_FORM_FULL) {
             errint_t rc = efs_request_window(request, index, &window);
             assert_true(rc == 0 || (rc == -EBUSY && has_opener())); /* held by an open, too */
-            bytes_check_full(request->items[index].expert);
+            bytes_check_full(efs_request_of(request)->items[index].expert);
         }
         c->here[item] = true;
         return;
     }
     c->gone[item] = true;
     if (error == 0)
-        efs_request_drop(request, index);
+        efs_client_drop(request, index);
 }
 
 /* The request does not fit into memory at once; or it does now, which is reported by the same argument. */
@@ -173,7 +173,7 @@ static void find_request(struct caller *c, uint32_t count)
         struct efs_request *request = (struct efs_request *)(uintptr_t)(b + 1);
         if (b->tag >> 32 == ACTOR_CALLER + (uint64_t)(c - world->callers) &&
             b->bytes == sizeof(*request) + count * sizeof(request->items[0]) && request->fs == world->fs)
-            c->request = request;
+            c->request = &request->base;
     }
 }
 
@@ -193,7 +193,7 @@ static void caller_request(unsigned n)
                                         .arrived = session ? session_arrived : NULL,
                                         .args = session ? args : NULL,
                                         .oversize = session ? session_oversize : NULL};
-    struct efs_request *request;
+    struct efs_client_request *request;
     assert_int_equal(efs_request_submit(world->fs, needs, p->count, &how, &request, NULL), 0);
     if (p->kind == CALLER_PRELOAD)
         c->stage = STAGE_DONE;
@@ -222,7 +222,7 @@ static enum efs_item_state item_state(const struct caller *c, uint32_t i)
         return EFS_ITEM_READY;
     if (c->gone[i])
         return EFS_ITEM_DROPPED;
-    return c->request ? c->request->items[i].state : EFS_ITEM_LOADING;
+    return c->request ? efs_request_of(c->request)->items[i].base.state : EFS_ITEM_LOADING;
 }
 
 static bool any_is(const struct caller *c, uint32_t count, enum efs_item_state state)
@@ -240,21 +240,21 @@ static void caller_drop(unsigned n, uint32_t item)
         c->here[item] = false;
         c->gone[item] = true;
     }
-    efs_request_drop(c->request, item);
+    efs_client_drop(c->request, item);
 }
 
 static void caller_release(unsigned n)
 {
     struct caller *c = &world->callers[n];
     struct efs_lease *lease = c->lease;
-    struct efs_request *request = c->request;
+    struct efs_client_request *request = c->request;
     c->stage = STAGE_DONE;
     c->lease = NULL;
     c->request = NULL;
     if (lease)
         efs_lease_release(lease);
     if (plan_of(n)->kind == CALLER_REQUEST)
-        efs_request_release(request);
+        efs_client_release(request);
 }
 
 /* item: ITEMS_MAX: all of them. */
@@ -267,7 +267,7 @@ static void caller_cancel(unsigned n, uint32_t item)
         return;
     }
     if (plan_of(n)->kind == CALLER_REQUEST) {
-        efs_request_drop(c->request, item);
+        efs_client_drop(c->request, item);
         return;
     }
     for (uint32_t i = 0; i < plan_of(n)->count; i++)

@@ -19,7 +19,7 @@
 
 enum caller_kind {
     CALLER_NONE,
-    CALLER_REQUEST, /* in process: efs_request_submit(), then drops and efs_request_release() */
+    CALLER_REQUEST, /* in process: efs_request_submit(), then drops and efs_client_release() */
     CALLER_SESSION, /* of a client of a mount: `arrived` reports each expert, which is held until it is dropped */
     CALLER_PRELOAD, /* a preload without a holder: ends at once */
     CALLER_READ,    /* a read of some bytes of an expert's file */
@@ -52,13 +52,13 @@ struct model_plan {
 enum stage { STAGE_NEW, STAGE_RUNNING, STAGE_DONE };
 
 struct caller {
-    uint8_t stage;               /* enum stage */
-    bool ended;                  /* of a read or an open: reported */
-    bool cancelled[ITEMS_MAX];   /* of a session: dropped before it was reported, or the session is dead */
-    bool here[ITEMS_MAX];        /* of a session: reported and held */
-    bool gone[ITEMS_MAX];        /* of a session: failed, or dropped */
-    const void *oversize;        /* of a session: the argument by which the request was reported to be oversize */
-    struct efs_request *request; /* while it is allocated */
+    uint8_t stage;             /* enum stage */
+    bool ended;                /* of a read or an open: reported */
+    bool cancelled[ITEMS_MAX]; /* of a session: dropped before it was reported, or the session is dead */
+    bool here[ITEMS_MAX];      /* of a session: reported and held */
+    bool gone[ITEMS_MAX];      /* of a session: failed, or dropped */
+    const void *oversize;      /* of a session: the argument by which the request was reported to be oversize */
+    struct efs_client_request *request; /* while it is allocated */
     struct efs_lease *lease;
     uint8_t bytes[64]; /* read into */
 };

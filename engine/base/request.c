@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* request.c - see request.h: the calls of expertfs.h on a request of any kind. */
+#include "request.h"
+
+#include "deadline.h"
+
+#include <stdlib.h>
+
+static bool request_is_here(const struct efs_client_request *request)
+{
+    return efs_owner_is_this_process(request->owner);
+}
+
+static struct efs_client_item *item_at(struct efs_client_request *request, uint32_t index)
+{
+    return (void *)((char *)request + request->first_item_at + (size_t)index * request->item_bytes);
+}
+
+/* ---- with the lock of the request held ---- */
+
+/* The index of an item that is READY or FAILED and was not reported yet; count: none. */
+static uint32_t next_unreported(struct efs_client_request *request)
+{
+    for (uint32_t i = 0; i < request->count; i++) {
+        const struct efs_client_item *item = item_at(request, i);
+        if (!item->reported && (item->state == EFS_ITEM_READY || item->state == EFS_ITEM_FAILED))
+            return i;
+    }
+    return request->count;
+}
+
+/* The event is readable when efs_client_wait_any() would return at once. */
+static void update_event(struct efs_client_request *request)
+{
+    if (request->event.fd >= 0)
+        efs_event_set(&request->event, !request->loading || next_unreported(request) < request->count);
+}
+
+static errint_t request_block(struct efs_client_request *request, const struct timespec *until)
+{
+    return request->ops->block ? request->ops->block(request, until)
+                               : efs_cond_wait_until(request->changed, request->lock, until);
+}
+
+void efs_client_item_set(struct efs_client_request *request, struct efs_client_item *item, enum efs_item_state state,
+                         errint_t error)
+{
+    request->loading -= item->state == EFS_ITEM_LOADING;
+    item->state = state;
+    item->error = error;
+    pthread_cond_broadcast(request->changed);
+    update_event(request);
+}
+
+/* ---- the calls ---- */
+
+int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status)
+{
+    struct timespec time;
+    const struct timespec *until = efs_deadline(timeout_ms, &time);
+    uint32_t next;
+    int rc = 0;
+    if (!request_is_here(request))
+        return -ECHILD;
+    pthread_mutex_lock(request->lock);
+    while ((next = next_unreported(request)) == request->count && request->loading && rc == 0)
+        rc = request_block(request, until);
+    if (next < request->count) {
+        struct efs_client_item *item = item_at(request, next);
+        item->reported = true;
+        *index = next;
+        *status = item->error;
+        rc = 1;
+        update_event(request);
+    }
+    pthread_mutex_unlock(request->lock);
+    return rc;
+}
+
+int efs_client_event(struct efs_client_request *request)
+{
+    if (!request_is_here(request))
+        return -ECHILD;
+    pthread_mutex_lock(request->lock);
+    bool is_new = request->event.fd < 0;
+    int fd = is_new ? efs_event_open(&request->event) : request->event.fd;
+    if (is_new && fd >= 0) {
+        update_event(request);
+        if (request->ops->event_opened)
+            request->ops->event_opened(request);
+    }
+    pthread_mutex_unlock(request->lock);
+    return fd;
+}
+
+errint_t efs_client_wait(struct efs_client_request *request)
+{
+    const struct timespec past = {0};
+    errint_t rc = 0;
+    if (!request_is_here(request))
+        return -ECHILD;
+    pthread_mutex_lock(request->lock);
+    while (request->loading && !(request->oversize && rc == -ETIMEDOUT)) /* looks once for what has arrived */
+        rc = request_block(request, request->oversize ? &past : NULL);
+    rc = request->loading ? -EDEADLK : 0;
+    for (uint32_t i = 0; i < request->count && rc == 0; i++)
+        rc = item_at(request, i)->error;
+    pthread_mutex_unlock(request->lock);
+    return rc;
+}
+
+errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index, const struct efs_tensor **tensors,
+                            uint32_t *count)
+{
+    if (!request_is_here(request))
+        return -ECHILD;
+    if (index >= request->count)
+        return -EINVAL;
+    pthread_mutex_lock(request->lock);
+    const struct efs_client_item *item = item_at(request, index);
+    errint_t rc = item->state == EFS_ITEM_LOADING   ? -EAGAIN
+                  : item->state == EFS_ITEM_DROPPED ? -EINVAL
+                  : item->state == EFS_ITEM_FAILED  ? item->error
+                                                    : request->ops->tensors(request, index, tensors, count);
+    pthread_mutex_unlock(request->lock);
+    return rc;
+}
+
+void efs_client_drop(struct efs_client_request *request, uint32_t index)
+{
+    if (index < request->count && request_is_here(request))
+        request->ops->drop(request, index, index + 1);
+}
+
+void efs_client_release(struct efs_client_request *request)
+{
+    if (!request)
+        return;
+    if (!request_is_here(request)) {
+        efs_client_request_free(request);
+        return;
+    }
+    request->ops->drop(request, 0, request->count);
+    request->ops->free(request);
+}
+
+void efs_client_request_free(struct efs_client_request *request)
+{
+    efs_event_close(&request->event);
+    free(request);
+}

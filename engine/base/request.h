@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.h - what all requests of experts have in common: those of a store in this process (fetch/), of a mount
+ * (client/) and of GPU memory (gpu/). The struct of each starts with a struct efs_client_request, and the struct of its
+ * items with a struct efs_client_item. request.c has the calls of expertfs.h: waiting, events, tensors, drops.
+ */
+#ifndef EFS_REQUEST_H
+#define EFS_REQUEST_H
+
+#include "event.h"
+#include "expertfs.h"
+#include "owner.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+enum efs_item_state { EFS_ITEM_LOADING, EFS_ITEM_READY, EFS_ITEM_FAILED, EFS_ITEM_DROPPED };
+
+struct efs_client_item { /* an expert of a request */
+    enum efs_item_state state;
+    errint_t error; /* FAILED: why; else 0 */
+    bool reported;  /* efs_client_wait_any() has returned it */
+};
+
+struct efs_request_ops { /* of a kind of request */
+    /* Waits until an item may have changed, or until; NULL: the same by request->changed. Lock held, released
+     * meanwhile. -ETIMEDOUT. */
+    errint_t (*block)(struct efs_client_request *request, const struct timespec *until);
+    /* The request has an event from now on; NULL: does nothing. Lock held. */
+    void (*event_opened)(struct efs_client_request *request);
+    /* The tensors of a READY item. Lock held. */
+    errint_t (*tensors)(struct efs_client_request *request, uint32_t index, const struct efs_tensor **tensors,
+                        uint32_t *count);
+    /* Drops the items from first to end - 1, except those that are DROPPED. Without lock. */
+    void (*drop)(struct efs_client_request *request, uint32_t first, uint32_t end);
+    /* The caller uses the request no more, and all items are DROPPED. Without lock. */
+    void (*free)(struct efs_client_request *request);
+};
+
+struct efs_client_request {
+    const struct efs_request_ops *ops;
+    const struct efs_owner *owner; /* of the client or the store */
+    pthread_mutex_t *lock;         /* guards the members below, and the items */
+    pthread_cond_t *changed;       /* by CLOCK_MONOTONIC; signalled when an item has changed */
+    struct efs_event event;        /* of efs_client_event() */
+    uint32_t count, loading;       /* items; those that are LOADING */
+    uint32_t first_item_at, item_bytes;
+    bool oversize; /* its items do not fit into memory at once, and some are LOADING */
+};
+
+/* Sets up a request whose struct ends with `count` items of item_bytes, first_item_at its start. The caller sets
+ * owner. */
+static inline void efs_client_request_init(struct efs_client_request *request, const struct efs_request_ops *ops,
+                                           pthread_mutex_t *lock, pthread_cond_t *changed, uint32_t count,
+                                           size_t first_item_at, size_t item_bytes)
+{
+    *request = (struct efs_client_request){.ops = ops,
+                                           .lock = lock,
+                                           .changed = changed,
+                                           .event = {.fd = -1},
+                                           .count = count,
+                                           .loading = count,
+                                           .first_item_at = (uint32_t)first_item_at,
+                                           .item_bytes = (uint32_t)item_bytes};
+}
+
+/* Changes the state of an item, with the error of FAILED, and wakes those that wait. Lock held. */
+void efs_client_item_set(struct efs_client_request *request, struct efs_client_item *item, enum efs_item_state state,
+                         errint_t error);
+/* Closes the event and frees the struct; as the op `free`, and in a forked process. */
+void efs_client_request_free(struct efs_client_request *request);
+
+#endif
