@@ -47,6 +47,10 @@ check("the same bytes", len({r["check"] for r in touched}) == 1 and int(touched[
 check("the same numbers", len({r["check"] for r in ran}) == 1 and ran[0]["check"] not in ("0" * 16, touched[0]["check"]),
       [(r["runner"], r["compute"], r["batch"], r["check"]) for r in ran])
 check("what was computed", [r["compute"] for r in ran[:3] + coded] == ["ffn"] * 3 + ["ffn-coded"] * 4)
+held = [replay(*library, "--budget", budget, "--policy", policy, "--compute", "touch-coded")
+        for budget, policy in (("40M", "lru:coded"), ("80M", "zipmoe"))]
+check("experts are touched in coded form", held[0]["check"] == held[1]["check"] != touched[0]["check"] and
+      all(r["hits"]["F"] == 0 and r["compute"] == "touch-coded" for r in held), held)
 check("nothing computed", replay(*mapped, "--compute", "none")["check"] == "0" * 16)
 misses = touched[1]["hits"]["M"]
 check("read-lru reads what it lacks", 0 < misses < asked == sum(touched[1]["hits"].values()) and

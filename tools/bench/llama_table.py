@@ -87,8 +87,9 @@ def replay(options):
         for _ in range(3):
             for way, words in ways.items():
                 drop(path)
-                out = subprocess.run([tool("moe-replay"), *words, "--budget", budget, "--compute", "touch", "--tokens", "100",
-                                      "--json", "-", traces[0]], check=True, stdout=subprocess.PIPE, text=True).stdout
+                out = subprocess.run([tool("moe-replay"), *words, "--budget", budget, "--compute", "touch-coded", "--tokens", "100",
+                                      "--json", "-", traces[0]], check=True, stdout=subprocess.PIPE, text=True,
+                                     env={**os.environ, "OMP_WAIT_POLICY": "passive"}).stdout
                 found[way].append(json.loads(out)[0]["tokens_per_second"])
         middle = {way: statistics.median(rates) for way, rates in found.items()}
         print(f"replay, {budget} of the experts: " + ", ".join(f"{way} {rate:.1f} tokens/s" for way, rate in middle.items())

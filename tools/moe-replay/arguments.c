@@ -58,9 +58,10 @@ static const struct tools_option options[] = {
      TOOLS_WORD, AT(peer), .words = "mmap|read-lru|accelerate|zero-3"},
     {"raw", 0, "DIR", "The checkpoint that --peer reads", TOOLS_TEXT, AT(raw)},
     {"compute", 0, "WHAT",
-     "With the experts of a layer: none, touch (a load per 64 bytes, the default), ffn (run them in BF16), ffn-coded "
-     "(by the library, from the coded form)",
-     TOOLS_WORD, AT(compute), .words = "none|touch|ffn|ffn-coded"},
+     "With the experts of a layer: none, touch (a load per 64 bytes, the default), touch-coded (of the coded form), "
+     "ffn "
+     "(run them in BF16), ffn-coded (by the library, from the coded form)",
+     TOOLS_WORD, AT(compute), .words = "none|touch|touch-coded|ffn|ffn-coded"},
     {.kind = TOOLS_HEADING, .help = "What to replay:"},
     {"tokens", 0, "N", "Only the first N tokens of the trace", TOOLS_NUMBER, AT(tokens), .least = 1},
     {"batch", 0, "N,...", "Sequences at a time, 1 to 64 (default: 1)", TOOLS_NUMBERS, AT(batch), .least = 1,

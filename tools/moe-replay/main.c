@@ -245,16 +245,17 @@ static errint_t open_client(const struct replay_arguments *a, const struct repla
                                   .policy = record->policy.name,
                                   .prefetch =
                                       record->predictor ? efs_governor_mode_name(a->setup.governor.mode) : NULL};
-    bool full = record->policy.pools == REPLAY_FULL;
+    bool full = record->policy.pools == REPLAY_FULL, coded = a->compute == REPLAY_COMPUTE_TOUCH_CODED;
+    enum efs_form form = coded ? EFS_FORM_CODED : EFS_FORM_FULL;
     struct stat st;
     if (stat(a->mount, &st) == 0 && S_ISDIR(st.st_mode)) {
         errint_t rc = replay_mount_describe(a->mount, record, err);
-        return rc == 0 ? replay_reader_client(a->mount, NULL, model, EFS_FORM_ANY, reader, err) : rc;
+        return rc == 0 ? replay_reader_client(a->mount, NULL, model, form, EFS_FORM_ANY, reader, err) : rc;
     }
     if (!replay_engine_pools(&record->policy, &options.plan, &options.goal))
         return efs_fail(err, -EINVAL, "--policy %s: the simulator alone has it", a->policies.word[0]);
-    options.full_pool = full || a->compute != REPLAY_COMPUTE_FFN_CODED;
-    return replay_reader_client(a->mount, &options, model, full ? EFS_FORM_FULL : EFS_FORM_CODED, reader, err);
+    options.full_pool = full || (a->compute != REPLAY_COMPUTE_FFN_CODED && !coded);
+    return replay_reader_client(a->mount, &options, model, form, full ? EFS_FORM_FULL : EFS_FORM_CODED, reader, err);
 }
 
 static errint_t open_peer(const struct replay_raw *raw, struct replay_run_record *record, struct replay_reader **reader,

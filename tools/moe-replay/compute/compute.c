@@ -31,20 +31,31 @@ struct replay_compute {
 
 /* ---- touching ----------------------------------------------------------------------------------------------- */
 
-/* Loads 8 bytes of each 64-byte line of all tensors and returns their sum. The threads share the lines dynamically. */
+/* Loads 8 bytes of each 64-byte line and returns their sum. Called by all threads, which share the lines. */
+static uint64_t touch_bytes(const uint8_t *data, uint64_t bytes)
+{
+    uint64_t sum = 0;
+#pragma omp for nowait schedule(dynamic, CHUNK_LINES)
+    for (uint64_t i = 0; i < bytes / LINE_BYTES; i++) {
+        uint64_t word;
+        memcpy(&word, data + i * LINE_BYTES, sizeof(word));
+        sum += word;
+    }
+    return sum;
+}
+
+/* Touches all tensors, in the form in which they are, and returns the sum. */
 static uint64_t touch(const struct replay_view *view)
 {
     uint64_t sum = 0;
 #pragma omp parallel reduction(+ : sum) if (view->count > 0 && view->tensors[0].bytes > CHUNK_LINES * LINE_BYTES)
     for (uint32_t t = 0; t < view->count; t++) {
-        const uint8_t *data = view->tensors[t].data;
-        uint64_t lines = view->tensors[t].bytes / LINE_BYTES;
-#pragma omp for nowait schedule(dynamic, CHUNK_LINES)
-        for (uint64_t i = 0; i < lines; i++) {
-            uint64_t word;
-            memcpy(&word, data + i * LINE_BYTES, sizeof(word));
-            sum += word;
-        }
+        const struct efs_tensor *tensor = &view->tensors[t];
+        if (tensor->data)
+            sum += touch_bytes(tensor->data, tensor->bytes);
+        for (uint32_t i = 0; !tensor->data && i < tensor->shard_count; i++)
+            sum += touch_bytes(tensor->shards[i].e, tensor->shards[i].e_bytes) +
+                   touch_bytes(tensor->shards[i].sm, tensor->shards[i].sm_bytes);
     }
     return sum;
 }
@@ -105,7 +116,7 @@ errint_t replay_compute_run(struct replay_compute *c, const struct replay_view *
 {
     if (c->mixture)
         return run_expert(c, view, err);
-    if (c->kind == REPLAY_COMPUTE_TOUCH)
+    if (c->kind == REPLAY_COMPUTE_TOUCH || c->kind == REPLAY_COMPUTE_TOUCH_CODED)
         c->check += touch(view);
     return 0;
 }

@@ -17,9 +17,10 @@
 
 enum replay_compute_kind { /* in the order of --compute */
                            REPLAY_COMPUTE_NONE,
-                           REPLAY_COMPUTE_TOUCH,     /* one load per 64 bytes of all tensors */
-                           REPLAY_COMPUTE_FFN,       /* a plain BF16 SwiGLU of the tokens that chose the expert */
-                           REPLAY_COMPUTE_FFN_CODED, /* the same by the library: the reader runs the layer */
+                           REPLAY_COMPUTE_TOUCH,       /* one load per 64 bytes of all tensors */
+                           REPLAY_COMPUTE_TOUCH_CODED, /* the same of the coded form; files in place: of their bytes */
+                           REPLAY_COMPUTE_FFN,         /* a plain BF16 SwiGLU of the tokens that chose the expert */
+                           REPLAY_COMPUTE_FFN_CODED,   /* the same by the library: the reader runs the layer */
 };
 
 /* The state of the computation, for one thread. kind >= REPLAY_COMPUTE_FFN needs model->hidden > 0. NULL: no memory. */

@@ -100,7 +100,7 @@ errint_t replay_run_live(struct replay_reader *reader, const struct replay_model
                          replay_progress_fn *progress, void *arg, struct replay_run_record *record,
                          struct efs_error *err)
 {
-    static const char *const names[] = {"none", "touch", "ffn", "ffn-coded"};
+    static const char *const names[] = {"none", "touch", "touch-coded", "ffn", "ffn-coded"};
     struct replay_counters before, now;
     bool runs = kind == REPLAY_COMPUTE_FFN_CODED && reader->run;
     kind = kind == REPLAY_COMPUTE_FFN_CODED && !runs ? REPLAY_COMPUTE_FFN : kind;

@@ -44,9 +44,11 @@ struct replay_reader {
 
 /* The model of a mount or a store, freed by replay_model_free(). -ENODEV: a directory that is no mount. */
 errint_t replay_client_model(const char *path, struct replay_model *model, struct efs_error *err);
-/* A mount (options NULL), or a store to open with these options (reader_client.c). form: of the experts in run. */
+/* A mount (options NULL), or a store to open with these options (reader_client.c). form: of the experts that next
+ * returns; run_form: of those in run. */
 errint_t replay_reader_client(const char *path, const struct efs_options *options, const struct replay_model *model,
-                              enum efs_form form, struct replay_reader **reader, struct efs_error *err);
+                              enum efs_form form, enum efs_form run_form, struct replay_reader **reader,
+                              struct efs_error *err);
 /* The raw files, mapped (reader_mmap.c): the page cache decides what stays in memory. */
 errint_t replay_reader_mmap(const struct replay_raw *raw, struct replay_reader **reader, struct efs_error *err);
 /* Raw experts, read with O_DIRECT into as many slots as fit in the budget, allocated at open (reader_slots.c). runner:

@@ -25,7 +25,7 @@ struct client_reader {
     const char *path;
     uint32_t layer, count, shown; /* shown: index in the request of the expert in view; count: none */
     struct efs_need needs[REPLAY_REQUEST_MAX];
-    enum efs_form form;
+    enum efs_form form, run_form;
 };
 
 /* ---- a request ---------------------------------------------------------------------------------------------- */
@@ -39,7 +39,7 @@ static errint_t client_request(struct replay_reader *reader, uint32_t layer, con
     r->layer = layer;
     r->count = r->shown = count;
     return efs_client_begin(r->client, r->model->layer[layer].stack, r->model->layer[layer].number, r->needs, count,
-                            EFS_FORM_FULL, &r->request, err);
+                            r->form, &r->request, err);
 }
 
 static errint_t client_next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
@@ -73,7 +73,7 @@ static errint_t client_run(struct replay_reader *reader, uint32_t layer, struct 
 {
     struct client_reader *r = (struct client_reader *)reader;
     struct efs_mixture m = *mixture;
-    m.form = r->form;
+    m.form = r->run_form;
     return efs_client_ffn(r->client, team, r->model->layer[layer].stack, r->model->layer[layer].number, &m, err);
 }
 
@@ -165,7 +165,8 @@ errint_t replay_client_model(const char *path, struct replay_model *model, struc
 }
 
 errint_t replay_reader_client(const char *path, const struct efs_options *options, const struct replay_model *model,
-                              enum efs_form form, struct replay_reader **reader, struct efs_error *err)
+                              enum efs_form form, enum efs_form run_form, struct replay_reader **reader,
+                              struct efs_error *err)
 {
     const struct efs_client_options how = {.keep_bytes = EFS_KEEP_AUTO};
     struct client_reader *r = calloc(1, sizeof(*r));
@@ -175,7 +176,8 @@ errint_t replay_reader_client(const char *path, const struct efs_options *option
         .reader = {client_request, client_next, client_release, client_run, client_count, client_close, 0},
         .model = model,
         .path = path,
-        .form = form};
+        .form = form,
+        .run_form = run_form};
     errint_t rc = options ? efs_open(path, options, &r->fs, err) : efs_client_open(path, &how, &r->client, err);
     if (rc == 0 && r->fs)
         rc = efs_client_new(r->fs, &r->client, err);
