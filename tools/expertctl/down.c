@@ -78,6 +78,20 @@ static int daemon_open(const struct ctl_mount *mount)
     return fd;
 }
 
+/* Whether it was unmounted meanwhile, such as by another `down`. */
+static bool mount_is_gone(const struct ctl_mount *mount)
+{
+    struct ctl_mounts now;
+    struct efs_error ignored;
+    if (ctl_mounts_find(&now, &ignored) < 0)
+        return false;
+    bool gone = true;
+    for (size_t i = 0; i < now.count; i++)
+        gone = gone && now.mount[i].device != mount->device;
+    ctl_mounts_free(&now);
+    return gone;
+}
+
 static errint_t unmount(const struct ctl_mount *mount, bool lazy, struct efs_error *err)
 {
     const char *const words[] = {"fusermount3", lazy ? "-uzq" : "-uq", "--", mount->path, NULL};
@@ -87,6 +101,8 @@ static errint_t unmount(const struct ctl_mount *mount, bool lazy, struct efs_err
     sigset_t mask;
     sigprocmask(SIG_BLOCK, NULL, &mask);
     if (rc == -EPERM && mount->user == geteuid() && ctl_program_run(words, &mask, true) == 0)
+        return 0;
+    if (mount_is_gone(mount))
         return 0;
     if (rc == -EPERM && mount->user != geteuid())
         return efs_fail(err, rc, "%s: only the user who mounted it, and root, may unmount it", mount->path);
