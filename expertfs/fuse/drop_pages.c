@@ -3,15 +3,18 @@
  * drop_pages.c - see drop_pages.h.
  *
  * The thread opens the file on the mount that this daemon serves, and calls posix_fadvise(2), which skips pages that
- * are locked or mapped. Its table of descriptors is not shared and lacks the FUSE device: when the daemon is killed
- * while the thread waits for the reply to its open, the other threads' table is closed, the device with it, and the
- * open fails.
+ * are locked or mapped. With CAP_SYS_ADMIN it opens it below a detached copy of the mount: a file that is open on the
+ * mount itself makes umount(8) fail with EBUSY. Its table of descriptors is not shared and lacks the FUSE device: when
+ * the daemon is killed while the thread waits for the reply to its open, the other threads' table is closed, the device
+ * with it, and the open fails.
  */
 #include "drop_pages.h"
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <linux/mount.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,8 +24,14 @@
 
 static void drop_pages_of(const struct efsd *daemon, const char *path)
 {
+    const char *mount = daemon->options.mountpoint;
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int root = (int)syscall(SYS_open_tree, AT_FDCWD, mount, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC); /* Linux 5.2 */
+    if (root < 0)
+        root = open(mount, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int fd = openat(root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (root >= 0)
+        close(root);
     if (fd < 0)
         return;
     if (fstat(fd, &st) == 0 && st.st_dev == daemon->device)
@@ -34,7 +43,7 @@ static void *drop_pages_run(void *arg)
 {
     struct efsd *daemon = arg;
     struct efsd_drop_pages *drop = &daemon->drop_pages;
-    char path[sizeof(drop->path) + 4096];
+    char path[sizeof(drop->path)];
     bool alone = syscall(SYS_close_range, 0, ~0u, CLOSE_RANGE_UNSHARE) == 0; /* Linux 5.9 */
     pthread_mutex_lock(&drop->lock);
     while (alone && !drop->stop) {
@@ -42,10 +51,9 @@ static void *drop_pages_run(void *arg)
             pthread_cond_wait(&drop->wake, &drop->lock);
             continue;
         }
-        int n = snprintf(path, sizeof(path), "%s/%s", daemon->options.mountpoint, drop->path);
+        memcpy(path, drop->path, sizeof(path));
         pthread_mutex_unlock(&drop->lock);
-        if (n > 0 && (size_t)n < sizeof(path))
-            drop_pages_of(daemon, path);
+        drop_pages_of(daemon, path);
         pthread_mutex_lock(&drop->lock);
         drop->path[0] = '\0';
     }

@@ -78,4 +78,23 @@ check(f"a new file: {requests} requests", requests < 2000)
 for mapping in (view, again, other, third):
     mapping.close()
 mount.unmount()
+
+print("-- an unmount while the daemon drops pages")
+mount = Mount(store, "budget=40M", faults={"FADVISE_US": 3000000})
+view = opened()
+check("random faults are recognised", refused(view) > 20)
+
+
+def opens():
+    return sum(mount.count(f"fuse_opens_{way}") for way in ("passthrough", "direct", "cached"))
+
+
+before = opens()
+counted("fuse_reads", view, range(1000, 1200))
+check("the daemon has opened the file", wait_until(lambda: opens() > before))
+view.close()
+if os.geteuid() == 0:  # without CAP_SYS_ADMIN the daemon cannot copy its mount
+    mount.unmount()
+else:
+    mount.stop()
 done()
