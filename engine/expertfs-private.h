@@ -279,10 +279,12 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
  * held. */
 typedef bool efs_cancelled_fn(const void *arg);
 void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
-/* Bytes of the first request that waits because pinned memory leaves no room for it; 0: there is none. */
+/* Bytes that pinned memory takes from the first request that waits for it, or that are in use above a budget that was
+ * lowered; 0: none are. */
 uint64_t efs_memory_short(struct efs *fs);
 /* From now on, calls this when experts of this size wait, or fail with -ENOMEM, because pinned memory leaves no
- * room for them. With the engine's lock held: it must not block or call the engine. NULL: ends the calls. */
+ * room for them, or when more memory is above the budget. With the engine's lock held: it must not block or call the
+ * engine. NULL: ends the calls. */
 typedef void efs_memory_short_fn(void *arg, uint64_t bytes);
 void efs_on_memory_short(struct efs *fs, efs_memory_short_fn *call, void *arg);
 /* Replaces efs_client_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed

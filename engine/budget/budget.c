@@ -217,14 +217,18 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
     }
 }
 
+uint64_t efs_budget_over(const struct efs *fs)
+{
+    uint64_t leaving = fs->account.bytes[EFS_ACCOUNT_RETURNING] + fs->account.bytes[EFS_ACCOUNT_RETIRING];
+    uint64_t used = fs->account.used_bytes - leaving, budget = fs->account.budget_bytes;
+    return used > budget ? used - budget : 0;
+}
+
 void efs_budget_shrink(struct efs *fs)
 {
-    for (;;) {
-        uint64_t leaving = fs->account.bytes[EFS_ACCOUNT_RETURNING] + fs->account.bytes[EFS_ACCOUNT_RETIRING];
-        uint64_t used = fs->account.used_bytes - leaving, budget = fs->account.budget_bytes;
-        if (used <= budget || !budget_reclaim(fs, used - budget, true))
-            return;
-    }
+    uint64_t over;
+    while ((over = efs_budget_over(fs)) && budget_reclaim(fs, over, true))
+        ;
 }
 
 /* Whether an operation in flight will free memory of the pools, without a client: the release of a memory file or a
@@ -242,6 +246,8 @@ static bool budget_is_settled(const struct efs *fs)
 void efs_budget_drain(struct efs *fs)
 {
     efs_budget_shrink(fs);
+    if (efs_budget_over(fs))
+        efs_retry(fs, EFS_RETRY_ADMIT); /* which reports that memory is short */
     if (fs->budget->settling && budget_is_settled(fs))
         pthread_cond_broadcast(&fs->budget->settled);
 }

@@ -295,12 +295,21 @@ static void admission_run(struct efs *fs)
         report_memory_short(fs, fs->leases->short_bytes);
 }
 
+/* Reports bytes above a budget that was lowered, when they become more. */
+static void report_over_budget(struct efs *fs)
+{
+    uint64_t over = efs_budget_over(fs);
+    if (over > fs->leases->over_bytes)
+        report_memory_short(fs, over);
+    fs->leases->over_bytes = over;
+}
+
 uint64_t efs_memory_short(struct efs *fs)
 {
     efs_lock(fs);
-    uint64_t bytes = fs->leases->short_bytes;
+    uint64_t bytes = fs->leases->short_bytes, over = efs_budget_over(fs);
     efs_unlock(fs);
-    return bytes;
+    return bytes > over ? bytes : over;
 }
 
 bool efs_admission_is_live(const struct efs *fs)
@@ -313,6 +322,7 @@ bool efs_admission_is_live(const struct efs *fs)
 
 void efs_admission_run(struct efs *fs)
 {
+    report_over_budget(fs);
     if (fs->items_waiting == 0 && !fs->admission_starved)
         return;
     uint32_t waiting = fs->items_waiting;

@@ -131,6 +131,7 @@ struct efs_leases {
     uint32_t *coded_pins;                /* by expert: coded items of requests that hold it or are loading it */
     EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next_queued */
     uint64_t short_bytes;                /* of the first request that waits for pinned memory; 0: none does */
+    uint64_t over_bytes;                 /* efs_budget_over() at the last report */
     efs_memory_short_fn *on_short;       /* of efs_on_memory_short() */
     void *on_short_arg;
     /* Opens to be loaded as one request, newest first, and the job that takes the list, queued while it is not empty.
