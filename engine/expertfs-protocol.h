@@ -20,7 +20,7 @@
  * first answer that names the window of a full expert carries its descriptor; the windows of coded experts are sent
  * before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this protocol.
  */
-#define EFS_EXPORT_VERSION 7u
+#define EFS_EXPORT_VERSION 8u
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are less than this */
 #define EFS_EXPORT_NOTIFY UINT32_MAX      /* in place of a tag: the client uses the expert, which it holds already */
@@ -46,7 +46,9 @@ enum efs_export_kind {
     EFS_EXPORT_CODED = 10,    /* answers EFS_EXPORT_ASK: one or more efs_export_coded, in order for each tag */
     EFS_EXPORT_OVERSIZE = 11, /* efs_export_answer, count 1, only tag is set: the experts of the request with this tag
                                  do not fit into memory at once: the next is sent when the client drops some. Holds
-                                 until the tag is answered or cancelled, or EFS_EXPORT_FITS */
+                                 until the tag is answered or cancelled, or EFS_EXPORT_FITS. From a client:
+                                 efs_export_ask: for each of these tags that is not answered, the mount sends
+                                 EFS_EXPORT_OVERSIZE or FITS, by the drops that it has received */
     EFS_EXPORT_FITS = 12,     /* efs_export_answer, as EFS_EXPORT_OVERSIZE: that is over, the other experts fit now */
     EFS_EXPORT_CANCEL = 13,   /* efs_export_ask: releases the experts of these tags, for which no answer was received.
                                  Each is answered with -ECANCELED, which no other answer has; the tag is free when the

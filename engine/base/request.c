@@ -95,14 +95,14 @@ int efs_client_event(struct efs_client_request *request)
 
 errint_t efs_client_wait(struct efs_client_request *request)
 {
-    const struct timespec past = {0};
-    errint_t rc = 0;
     if (!request_is_here(request))
         return -ECHILD;
     pthread_mutex_lock(request->lock);
-    while (request->loading && !(request->oversize && rc == -ETIMEDOUT)) /* looks once for what has arrived */
-        rc = request_block(request, request->oversize ? &past : NULL);
-    rc = request->loading ? -EDEADLK : 0;
+    if (request->oversize && request->ops->refresh)
+        request->ops->refresh(request);
+    while (request->loading && !request->oversize)
+        request_block(request, NULL);
+    errint_t rc = request->loading ? -EDEADLK : 0;
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = item_at(request, i)->error;
     pthread_mutex_unlock(request->lock);

@@ -26,6 +26,9 @@ struct efs_request_ops { /* of a kind of request */
     /* Waits until an item may have changed, or until; NULL: the same by request->changed. Lock held, released
      * meanwhile. -ETIMEDOUT. */
     errint_t (*block)(struct efs_client_request *request, const struct timespec *until);
+    /* base.oversize may be outdated: sets it to false, until it was requested again. Lock held, released meanwhile.
+     * NULL: it never is. */
+    void (*refresh)(struct efs_client_request *request);
     /* The request has an event from now on; NULL: does nothing. Lock held. */
     void (*event_opened)(struct efs_client_request *request);
     /* The tensors of a READY item. Lock held. */

@@ -30,6 +30,21 @@ static errint_t mount_block(struct efs_client_request *of, const struct timespec
     return rc;
 }
 
+/* Requests from the mount whether the rest of the request fits, after the drops that are queued. */
+static void mount_refresh(struct efs_client_request *of)
+{
+    struct efs_mount_item *item = mount_request_of(of)->oversize_item;
+    struct efs_mount *m = item->request->mount;
+    struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_OVERSIZE);
+    ask.item[ask.head.count++].tag = item->file->exported.tag;
+    efs_mount_item_set_oversize(item, false);
+    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_lock(&m->send_lock);
+    efs_export_send_ask(m, &ask); /* meanwhile the item may have been answered: then this is not answered */
+    pthread_mutex_unlock(&m->send_lock);
+    pthread_mutex_lock(&m->lock);
+}
+
 static void mount_event_opened(struct efs_client_request *of)
 {
     struct efs_mount *m = mount_request_of(of)->mount;
@@ -76,6 +91,7 @@ static void mount_drop(struct efs_client_request *of, uint32_t first, uint32_t e
 }
 
 const struct efs_request_ops efs_mount_request_ops = {.block = mount_block,
+                                                      .refresh = mount_refresh,
                                                       .event_opened = mount_event_opened,
                                                       .tensors = mount_tensors,
                                                       .drop = mount_drop,

@@ -84,8 +84,7 @@ void efsd_export_client_refuse(struct efsd_export_client *s, uint32_t tag, errin
         shutdown(s->fd, SHUT_RDWR);
 }
 
-/* Reports to the client whether the experts of the item's request do not fit into memory at once. */
-static void client_tell_oversize(struct efsd_export_client *s, struct efsd_export_item *item)
+void efsd_export_client_report_oversize(struct efsd_export_client *s, struct efsd_export_item *item)
 {
     struct efs_export_answer packet = answer_to(item->tag);
     if (item->oversize == item->told_oversize || item->queued_oversize)
@@ -107,7 +106,7 @@ void efsd_export_oversize(void *arg, bool oversize)
     pthread_mutex_lock(&s->export->lock);
     item->oversize = oversize;
     if (!item->dropped && s->fd >= 0)
-        client_tell_oversize(s, item);
+        efsd_export_client_report_oversize(s, item);
     pthread_mutex_unlock(&s->export->lock);
 }
 
@@ -178,7 +177,7 @@ static struct efsd_drop client_send_queued(struct efsd_export_client *s, const s
     if (answer)
         return client_answer(s, item);
     if (!item->request)
-        client_tell_oversize(s, item);
+        efsd_export_client_report_oversize(s, item);
     return none;
 }
 

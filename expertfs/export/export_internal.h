@@ -150,6 +150,8 @@ void efsd_export_list_continue(struct efsd_export_client *client);
 void efsd_export_complete(void *arg, errint_t error, struct efs_client_request *request, uint32_t index);
 /* An efs_oversize_fn with the same argument. Takes the lock while the engine's lock is held. */
 void efsd_export_oversize(void *arg, bool oversize);
+/* Lock held. Reports to the client whether the request of an item, which is PENDING, is oversize, unless it knows. */
+void efsd_export_client_report_oversize(struct efsd_export_client *client, struct efsd_export_item *item);
 /* An efs_memory_short_fn; arg is a struct efsd_export. Takes the lock while the engine's lock is held. */
 void efsd_export_memory_short(void *arg, uint64_t bytes);
 /* Lock held. Reports that a tag is free: after all packets that are queued. */

@@ -268,6 +268,20 @@ static bool client_handle_drop(struct efsd_export_client *s, const struct efs_ex
     return good;
 }
 
+/* Reports whether the requests of these experts are oversize. */
+static void client_handle_oversize(struct efsd_export_client *s, const struct efs_export_ask *ask)
+{
+    pthread_mutex_lock(&s->export->lock);
+    for (uint32_t i = 0; i < ask->head.count; i++) {
+        struct efsd_export_item *item = efsd_export_item_find(s, ask->item[i].tag);
+        if (!item || item->request)
+            continue;
+        item->told_oversize = !item->oversize;
+        efsd_export_client_report_oversize(s, item);
+    }
+    pthread_mutex_unlock(&s->export->lock);
+}
+
 /* The client keeps experts that it does not use: reports the next shortage of memory, or the present one. */
 static void client_handle_keep(struct efsd_export_client *s)
 {
@@ -350,7 +364,7 @@ static bool client_handle_packet(struct efsd_export_client *s, const union packe
     }
     if (head->kind == EFS_EXPORT_OBSERVE || head->kind == EFS_EXPORT_HINT)
         return client_handle_routing(s, &packet->routing, bytes);
-    if (head->count > EFS_EXPORT_ITEMS ||
+    if (head->count > EFS_EXPORT_ITEMS || (head->kind == EFS_EXPORT_OVERSIZE && head->count == 0) ||
         bytes != offsetof(struct efs_export_ask, item) + head->count * sizeof(ask->item[0]))
         return false;
     switch (head->kind) {
@@ -359,6 +373,9 @@ static bool client_handle_packet(struct efsd_export_client *s, const union packe
     case EFS_EXPORT_DROP:
     case EFS_EXPORT_CANCEL:
         return client_handle_drop(s, ask, head->kind == EFS_EXPORT_CANCEL);
+    case EFS_EXPORT_OVERSIZE:
+        client_handle_oversize(s, ask);
+        return true;
     case EFS_EXPORT_UNMAPPED:
         client_handle_unmapped(s, ask);
         return true;

@@ -132,6 +132,15 @@ check("a tag that is in use: cut off", other.disconnected())
 one.send(DROP, [(0, 0, tag) for tag in (7, 8, 9, 5, 70000)])
 check("nothing is held by those that were cut off", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
 
+print("-- many clients")
+others = [Socket(mount) for _ in range(100)]
+check("all of 100 are served", all(other.kept() is not None for other in others))
+others += [Socket(mount) for _ in range(40)]
+check("those above 128 are cut off", others[-1].disconnected())
+for other in others:
+    other.socket.close()
+check("all are gone", wait_until(lambda: len(mount.control("clients").splitlines()) <= 2), mount.control("clients"))
+
 print("-- clients that die")
 pid = os.fork()
 if pid == 0:
