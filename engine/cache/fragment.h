@@ -39,7 +39,8 @@ void efs_fragments_drop_retiring(struct efs *fs); /* drops slabs in retiring seg
 
 /* ---- fragment_put.c ---- */
 /* With lock held: whether to read pages of the extent: it is not in memory nor being loaded, and has few fragments.
- * With half of its pages here, and at least 64, reading the rest at once takes less of the disk. */
+ * With half of its pages here, and at least 64, reading the rest at once takes less of the disk. A limit of 64 alone
+ * makes random reads of a table load extents that they evict before all is used: 29 KiB of disk a read, not 5. */
 bool efs_fragments_serve(const struct efs *fs, uint32_t extent);
 /* With lock held: adds a fragment of an extent, if memory is free, or can be freed by evicting fragments or extents
  * that are not needed. The page is copied. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * buffers.h - the two fixed pools of reply buffers: of EFSD_IO_BYTES, from which the slots of decode_ahead.h are taken
- * at the start, and of EFSD_SMALL_BYTES, so that many small reads are in flight beside a few large ones.
+ * at the start, and of EFSD_SMALL_BYTES, so that many small reads are in flight while a few large ones are.
  */
 #ifndef EFSD_BUFFERS_H
 #define EFSD_BUFFERS_H
