@@ -21,6 +21,9 @@
 #include "daemon.h"
 #include "log.h"
 
+/* Control files are opened while the texts of the open ones are smaller: any user may open them. */
+#define TEXT_BYTES_MAX (16u << 20)
+
 enum share_state { SHARE_FILLING, SHARE_BACKED, SHARE_PLAIN };
 
 struct efsd_share {
@@ -184,6 +187,7 @@ void efsd_open_release(struct efsd *daemon, struct efsd_open *open)
     pthread_mutex_lock(&daemon->opens.lock);
     open_list_remove(open);
     pthread_mutex_unlock(&daemon->opens.lock);
+    daemon->opens.text_bytes -= open->text_bytes;
     if (open->share)
         share_put(open->share);
     efsd_open_unref(open);
@@ -382,6 +386,19 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
         free(fresh);
 }
 
+/* Generates the text of a control file. -ENFILE, -ENOMEM. */
+static errint_t open_render(struct efsd *daemon, struct efsd_open *open)
+{
+    const struct efsd_node *file = &daemon->tree.nodes[open->node];
+    if (daemon->opens.text_bytes >= TEXT_BYTES_MAX)
+        return -ENFILE;
+    errint_t rc = efsd_control_render(daemon, (enum efsd_control)file->id, &open->text, &open->text_bytes);
+    if (rc)
+        open->text_bytes = 0;
+    daemon->opens.text_bytes += open->text_bytes;
+    return rc;
+}
+
 void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags)
 {
     efsd_count(&daemon->counters.opens, 1);
@@ -395,9 +412,9 @@ void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flag
         open_reply_failed(daemon, req, NULL, ENOMEM);
         return;
     }
-    if (file->kind == EFSD_CONTROL &&
-        efsd_control_render(daemon, (enum efsd_control)file->id, &open->text, &open->text_bytes)) {
-        open_reply_failed(daemon, req, open, ENOMEM);
+    errint_t rc = file->kind == EFSD_CONTROL ? open_render(daemon, open) : 0;
+    if (rc) {
+        open_reply_failed(daemon, req, open, -rc);
         return;
     }
     if (file->kind == EFSD_EXPERT && daemon->kernel.passthrough)

@@ -35,12 +35,13 @@ struct efsd_open {
 };
 
 struct efsd_opens {
-    pthread_mutex_t lock;       /* guards shares, waiting, answered, and the contents of shares */
-    struct efsd_share **shares; /* by expert number; NULL: not open */
-    _Atomic bool *mapped;       /* by node: it was read for the page cache, so with direct_io it is mapped */
-    _Atomic bool *refused;      /* by node: the page cache has pages without data, since a read was refused */
-    struct efsd_open *waiting;  /* opens that wait for a lease */
-    struct efsd_open *answered; /* all other opens */
+    pthread_mutex_t lock;        /* guards shares, waiting, answered, and the contents of shares */
+    struct efsd_share **shares;  /* by expert number; NULL: not open */
+    _Atomic bool *mapped;        /* by node: it was read for the page cache, so with direct_io it is mapped */
+    _Atomic bool *refused;       /* by node: the page cache has pages without data, since a read was refused */
+    struct efsd_open *waiting;   /* opens that wait for a lease */
+    struct efsd_open *answered;  /* all other opens */
+    _Atomic uint64_t text_bytes; /* of all control files that are open */
 };
 
 /* An open file of the checkpoint or of an expert. */

@@ -2,6 +2,7 @@
 """The files below .expertfs: their names and format, a consistent snapshot per open, numbers that add up, OpenMetrics
 that a scraper accepts."""
 import pwd
+import resource
 
 from e2e import *
 
@@ -180,6 +181,26 @@ if parse:
           told["expertfs_pool_evicted_total", pool] == int(pools[pool]["evicted"]) for pool in "FCSEM") and
           told["expertfs_pool_hits_total", "M"] == int(pools["M"]["misses"]) and
           told["expertfs_pool_capacity_bytes", "C"] == int(pools["C"]["capacity_bytes"]), (told, pools))
+
+print("-- open many times")
+text, most = len(mount.control("metrics")), resource.getrlimit(resource.RLIMIT_NOFILE)
+needed, held = (16 << 20) // text + 100, []
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(most[0], min(needed + 100, most[1])), most[1]))
+if most[1] < needed + 100:
+    note(f"left out: needs {needed + 100} open files")
+else:
+    try:
+        while len(held) < needed:
+            held.append(os.open(mount / ".expertfs/metrics", os.O_RDONLY))
+        error = None
+    except OSError as refused:
+        error = refused.errno
+    check("their texts take at most 16 MiB", error == errno.ENFILE and len(held) * text * 2 > 16 << 20, (error, len(held), text))
+    check("files of the checkpoint open", error_of(lambda: open(mount / "config.json", "rb").close()) == "none")
+    for fd in held:
+        os.close(fd)
+    check("then they open again", wait_until(lambda: error_of(mount.control, "metrics") == "none"))
+resource.setrlimit(resource.RLIMIT_NOFILE, most)
 
 print("-- read by many at once")
 bad = []
