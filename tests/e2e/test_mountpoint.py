@@ -16,7 +16,7 @@ from e2e import *
 need_fuse()
 if INSIDE not in os.environ:
     skip("needs root and unshare -m")
-with open("/proc/self/mountinfo") as table:  # mounts of other tests, which would not end while they are mounted here
+with open("/proc/self/mountinfo", errors="surrogateescape") as table:  # mounts of other tests, which would not end while they are mounted here
     for line in table:
         if " - fuse." in line:
             subprocess.run(["umount", "-l", line.split()[4].encode().decode("unicode_escape")], stderr=subprocess.DEVNULL)
@@ -35,7 +35,7 @@ run("mount", "--make-private", below)
 
 def mounted_on(path):
     """The filesystem types mounted on path, from the bottom to the top."""
-    with open("/proc/self/mountinfo") as table:
+    with open("/proc/self/mountinfo", errors="surrogateescape") as table:
         lines = [line.split() for line in table]
     return [line[line.index("-") + 1] for line in lines if line[4].encode().decode("unicode_escape") == path]
 
@@ -237,7 +237,7 @@ def recovered():
     path = new_folder("dead")
     dead(path)
     check("a dead mount gives errors", error_of(os.listdir, path) == "ENOTCONN")
-    with open("/proc/self/mountinfo") as table:
+    with open("/proc/self/mountinfo", errors="surrogateescape") as table:
         before = [line for line in table if f" {path} " in line]
     result = run(expertfs, store, path)
     check("mounting there recovers it", result.returncode == 0 and mounted_on(path) == ["fuse.expertfs"] and
@@ -326,7 +326,7 @@ def remounted():
         return run(expertfs, scratch("no store of that name"), path, "-o", options)
 
     def flags():
-        with open("/proc/self/mountinfo") as lines:
+        with open("/proc/self/mountinfo", errors="surrogateescape") as lines:
             line = [line.split() for line in lines if f" {mount.path} " in line][0]
         return f"{line[5]} {line[-1]}"
     for options, want, rw, noexec in ((f"ro,{table},noexec,remount", "EROFS", "ro", True), (f"rw,noexec,{table},remount", "yes", "rw", True),

@@ -27,7 +27,7 @@ def ran(*arguments, **more):
 def left():
     """Folders, mounts, daemons and supervisors that a run has left behind."""
     found = os.listdir(TEMPORARY)
-    with open("/proc/mounts") as table:
+    with open("/proc/mounts", errors="surrogateescape") as table:
         found += [line for line in table if TEMPORARY in line]
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

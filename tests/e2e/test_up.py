@@ -44,7 +44,7 @@ def refused(what, status, says, *arguments, **more):
 
 
 def mounts_here():
-    with open("/proc/mounts") as table:
+    with open("/proc/mounts", errors="surrogateescape") as table:
         return [line for line in table if SCRATCH in line and " fuse.expertfs " in line]
 
 

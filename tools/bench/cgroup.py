@@ -5,7 +5,7 @@ import time
 
 
 def _mounts():
-    with open("/proc/self/mountinfo") as f:
+    with open("/proc/self/mountinfo", errors="surrogateescape") as f:
         for line in f:
             left, right = line.split(" - ", 1)
             yield left.split()[4], right.split()[0], right.split()[2]
