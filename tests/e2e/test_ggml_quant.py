@@ -46,6 +46,7 @@ def ways(model, store):
     for what, options, more in (("hardly any memory", (), {"budget": "32M"}),
                                 ("one thread, preloaded", ("--threads", "1"), {"plugin": "preload"}),
                                 ("two contexts at once", ("--contexts", "2"), {}),
+                                ("two contexts, hardly any memory", ("--contexts", "2"), {"budget": "32M"}),
                                 ("hints", (), {"budget": "32M", "prefetch": "always"})):
         ours = client(model, "--prompts", "7,64", "--no-repack", *options, store=store, **more)
         same(f"Q4_K_M, {what}", ours, "out", "plain")

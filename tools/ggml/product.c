@@ -17,7 +17,8 @@
 
 #define ERROR_CHECK_MS 100       /* interval at which a waiting thread checks for errors of other threads */
 #define BLOCK_BYTES (256u << 10) /* part of a matrix per block: hides the cost of the lock, balances the threads */
-#define ALONE_NUMBERS 32768      /* up to that many input values are prepared by one thread, faster than waking more */
+#define PRELOAD_UNCHOSEN 8  /* the next layer is read ahead if at most 1/8 of this layer's experts are not chosen */
+#define ALONE_NUMBERS 32768 /* up to that many input values are prepared by one thread, faster than waking more */
 
 static errint_t alloc_threads(struct efsg_buffers *room, unsigned threads)
 {
@@ -50,6 +51,14 @@ static void fail(struct products *p, errint_t error, const struct efs_error *err
     pthread_mutex_lock(&p->lock);
     products_failed(p, error, err);
     pthread_mutex_unlock(&p->lock);
+}
+
+/* Reads experts of the next layer while the last products of this one are computed, if a batch chooses nearly all. */
+static void products_preload_next(const struct products *p)
+{
+    const struct efsg_weight *w = p->weights[0];
+    if (!w->first && p->nodes[0]->src[2]->ne[1] > 1 && p->chosen_count >= w->experts - w->experts / PRELOAD_UNCHOSEN)
+        efsg_source_preload(w->source, w->layer + 1, w->experts);
 }
 
 /* Adds an expert that arrived, or returns its error. Caller holds the lock, or the threads have not started. */
@@ -86,12 +95,14 @@ static errint_t products_accept_resident(struct products *p)
         rc = products_accept(p, index, status);
     }
     p->here = rc == 0;
+    if (p->here)
+        products_preload_next(p);
     return rc;
 }
 
-/* Waits for the next expert and accepts it. Caller holds the lock, which is dropped while waiting: the expert may need
- * memory that other threads release. Checks every ERROR_CHECK_MS for their errors, after which no more experts may
- * arrive. */
+/* Waits for the next expert and accepts it; after the last one, preloads the next layer. Caller holds the lock, which
+ * is dropped while waiting: the expert may need memory that other threads release. Checks every ERROR_CHECK_MS for
+ * their errors, after which no more experts may arrive. */
 static errint_t products_wait_next(struct products *p)
 {
     uint32_t index = 0;
@@ -107,7 +118,13 @@ static errint_t products_wait_next(struct products *p)
     pthread_cond_broadcast(&p->fetched);
     if (p->error < 0 || rc < 1)
         return p->error < 0 ? p->error : rc < 0 ? rc : -EINVAL;
-    return products_accept(p, index, status);
+    status = products_accept(p, index, status);
+    if (status == 0 && p->arrived_count == p->chosen_count) {
+        pthread_mutex_unlock(&p->lock);
+        products_preload_next(p);
+        pthread_mutex_lock(&p->lock);
+    }
+    return status;
 }
 
 /* Takes the next block; waits for an expert if all blocks of the arrived ones are taken. false: no blocks left, or an

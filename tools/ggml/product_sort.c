@@ -86,8 +86,10 @@ errint_t efsg_sort_choices(struct products *p, struct efsg_buffers *room)
             p->counts[id]++;
         }
     uint32_t begin = 0;
-    for (uint32_t e = 0; e < experts; e++) {
-        uint32_t count = p->counts[e];
+    for (uint32_t i = 0; i < experts; i++) {
+        /* Down in the opposite order: where memory lacks for all experts of a layer, gate and up leave the last ones.
+         */
+        const uint32_t e = p->weights[0]->first ? i : experts - 1 - i, count = p->counts[e];
         if (count > 0) {
             struct chosen *c = &p->chosen[p->chosen_count];
             *c = (struct chosen){.expert = e, .portion = p->portion_count};

@@ -18,6 +18,7 @@
 
 #define UNRESERVED_SHARE 16u /* 1/16 of the available memory stays free for the page cache and later allocations */
 #define LOAD_SHARE 8u        /* the pools get 1/8 until a context decodes, while the program allocates its memory */
+#define PRELOAD_SHARE 4u     /* experts read ahead take at most 1/4 of the pools */
 /* An automatic budget is checked in this interval, because programs touch buffers long after allocating them. */
 #define CHECK_NS 200000000
 #define CHANGE_SHARE 32u /* smaller changes of it are not applied */
@@ -251,6 +252,28 @@ errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const str
         rc = efs_client_begin(source->client, "", layer, needs, count, EFS_FORM_FULL, request, err);
     }
     return rc;
+}
+
+void efsg_source_preload(struct efsg_source *source, uint32_t layer, uint32_t experts)
+{
+    struct efs *fs = efs_client_fs(source->client);
+    const struct efs_request_how how = {.preload = true};
+    struct efs_need needs[EFS_ROUTING_EXPERTS], after = {.tokens = 1};
+    struct efs_request *none;
+    struct efs_store_info info;
+    struct efs_stats stats;
+    if (!fs || efs_experts_find(fs, "", layer + 1, &after, 1, NULL) < 0)
+        return;
+    efs_store_info(efs_get_store(fs), &info);
+    efs_stats(fs, &stats);
+    const uint64_t pools = stats.budget_bytes > stats.fixed_bytes ? stats.budget_bytes - stats.fixed_bytes : 0;
+    const uint64_t most = info.experts ? pools / PRELOAD_SHARE / (info.expert_raw_bytes / info.experts + 1) : 0;
+    uint32_t count = experts < EFS_ROUTING_EXPERTS ? experts : EFS_ROUTING_EXPERTS;
+    count = count < most ? count : (uint32_t)most;
+    for (uint32_t i = 0; i < count; i++)
+        needs[i] = (struct efs_need){.expert = i, .tokens = 1};
+    if (count && efs_experts_find(fs, "", layer, needs, count, NULL) == 0)
+        (void)efs_request_submit(fs, needs, count, &how, &none, NULL); /* on failure the experts are read on demand */
 }
 
 /* Reads by pread() without read-ahead: a page fault in the mapping would read around the address, more than the size of
