@@ -105,10 +105,10 @@ void efsg_source_put(struct efsg_source *source); /* drops a reference; NULL is 
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
                            struct efs_client_request **request, struct efs_error *err);
 
-/* Starts to read the first experts of a layer, in order, without holding them: as many as take 1/4 of the pools. Does
- * nothing for a mount, and for the last layer, which llama.cpp computes only for the last token of a prompt. Any
- * thread. Does not block. */
-void efsg_source_preload(struct efsg_source *source, uint32_t layer, uint32_t experts);
+/* Starts to read the first experts of a layer, without holding them: as many as take 1/4 of the pools. False: nothing
+ * is read, because of an error, for a mount, or for the last layer, which llama.cpp computes only for the last token of
+ * a prompt. Any thread. Does not block. */
+bool efsg_source_preload(struct efsg_source *source, uint32_t layer, uint32_t experts);
 
 /*
  * Called before products. Sets the budget of a store opened in this process, unless EXPERTFS_BUDGET is a size, and

@@ -53,12 +53,14 @@ static void fail(struct products *p, errint_t error, const struct efs_error *err
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Reads experts of the next layer while the last products of this one are computed, if a batch chooses nearly all. */
-static void products_preload_next(const struct products *p)
+/* Reads experts of the next layer while the last products of this one are computed, if a batch chooses nearly all.
+ * Whether it does. */
+static bool products_preload_next(const struct products *p)
 {
     const struct efsg_weight *w = p->weights[0];
-    if (!w->first && p->nodes[0]->src[2]->ne[1] > 1 && p->chosen_count >= w->experts - w->experts / PRELOAD_UNCHOSEN)
-        efsg_source_preload(w->source, w->layer + 1, w->experts);
+    return !w->first && p->nodes[0]->src[2]->ne[1] > 1 &&
+           p->chosen_count >= w->experts - w->experts / PRELOAD_UNCHOSEN &&
+           efsg_source_preload(w->source, w->layer + 1, w->experts);
 }
 
 /* Adds an expert that arrived, or returns its error. Caller holds the lock, or the threads have not started. */
@@ -94,9 +96,7 @@ static errint_t products_accept_resident(struct products *p)
             return returned == -ETIMEDOUT ? 0 : returned < 0 ? returned : -EINVAL;
         rc = products_accept(p, index, status);
     }
-    p->here = rc == 0;
-    if (p->here)
-        products_preload_next(p);
+    p->hold = rc == 0 && !products_preload_next(p);
     return rc;
 }
 
@@ -121,7 +121,7 @@ static errint_t products_wait_next(struct products *p)
     status = products_accept(p, index, status);
     if (status == 0 && p->arrived_count == p->chosen_count) {
         pthread_mutex_unlock(&p->lock);
-        products_preload_next(p);
+        (void)products_preload_next(p);
         pthread_mutex_lock(&p->lock);
     }
     return status;
@@ -168,10 +168,10 @@ static bool products_next_block(struct products *p, struct block *block)
     return taken;
 }
 
-/* Releases an expert after its last block, unless all experts are in memory and no request waits for the space. */
+/* Releases an expert after its last block, unless all are held to the end. */
 static void products_done(struct products *p, struct chosen *c)
 {
-    if (p->here)
+    if (p->hold)
         return;
     pthread_mutex_lock(&p->lock);
     bool last = --c->left == 0;

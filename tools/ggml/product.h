@@ -48,7 +48,7 @@ struct products {
     size_t vector_bytes; /* host: from one to the next */
     size_t row_bytes;    /* host: of one */
     struct efs_client_request *request;
-    bool here; /* all experts arrived before the threads started */
+    bool hold; /* experts are released together: all were in memory, and no other expert is read meanwhile */
 
     pthread_mutex_t lock;       /* guards the fields below, and chosen[].left */
     pthread_cond_t fetched;     /* signals that fetching is false or error is set */

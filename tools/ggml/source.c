@@ -254,26 +254,26 @@ errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const str
     return rc;
 }
 
-void efsg_source_preload(struct efsg_source *source, uint32_t layer, uint32_t experts)
+bool efsg_source_preload(struct efsg_source *source, uint32_t layer, uint32_t experts)
 {
     struct efs *fs = efs_client_fs(source->client);
     const struct efs_request_how how = {.preload = true};
     struct efs_need needs[EFS_ROUTING_EXPERTS], after = {.tokens = 1};
-    struct efs_request *none;
+    struct efs_client_request *none;
     struct efs_store_info info;
     struct efs_stats stats;
     if (!fs || efs_experts_find(fs, "", layer + 1, &after, 1, NULL) < 0)
-        return;
+        return false;
     efs_store_info(efs_get_store(fs), &info);
     efs_stats(fs, &stats);
     const uint64_t pools = stats.budget_bytes > stats.fixed_bytes ? stats.budget_bytes - stats.fixed_bytes : 0;
     const uint64_t most = info.experts ? pools / PRELOAD_SHARE / (info.expert_raw_bytes / info.experts + 1) : 0;
     uint32_t count = experts < EFS_ROUTING_EXPERTS ? experts : EFS_ROUTING_EXPERTS;
     count = count < most ? count : (uint32_t)most;
-    for (uint32_t i = 0; i < count; i++)
-        needs[i] = (struct efs_need){.expert = i, .tokens = 1};
-    if (count && efs_experts_find(fs, "", layer, needs, count, NULL) == 0)
-        (void)efs_request_submit(fs, needs, count, &how, &none, NULL); /* on failure the experts are read on demand */
+    for (uint32_t i = 0; i < count; i++) /* the first last: if memory is short, the oldest ones are evicted */
+        needs[i] = (struct efs_need){.expert = count - 1 - i, .tokens = 1};
+    return count && efs_experts_find(fs, "", layer, needs, count, NULL) == 0 &&
+           efs_request_submit(fs, needs, count, &how, &none, NULL) == 0;
 }
 
 /* Reads by pread() without read-ahead: a page fault in the mapping would read around the address, more than the size of
