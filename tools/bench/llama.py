@@ -9,7 +9,8 @@ the better plain candidate.
 
 --quantize measures a quantised file, such as Q4_K_M, which is served in place. llama.cpp then runs with repacking off in
 all candidates, so that they compute the same bits, and once more as it comes (default), whose tokens may differ; it runs
-in the first round only, because it is killed or swaps at most limits.
+in the first round only, because it is killed or swaps at most limits, and takes no part in the ratios. Where it fits, so
+does the file: then the backend leaves all to llama.cpp, which repacks with it as without.
 
 --seconds ends the rounds of a limit when one more would take longer, after at least one."""
 import argparse
@@ -294,7 +295,7 @@ def tell(name, ours, plain, bar, options, report):
     for measure, unit, higher, n in lines:
         own = {kind: median_of(runs, measure, n) for kind, runs in ours.items()}
         others = {kind: median_of(runs, measure, n) for kind, runs in plain.items()}
-        ran = [other for other in others.values() if other == other]  # NaN: killed
+        ran = [other for kind, other in others.items() if kind != DEFAULT and other == other]  # NaN: killed
         best = max(ran) if higher else min(ran)
         ratios = {kind: value / best if higher else best / value for kind, value in own.items()}
         ratio = next(iter(ratios.values()))
