@@ -25,19 +25,9 @@ void efs_budget_set(struct efs *fs, uint64_t bytes)
     if (bytes < fixed + segment) /* the minimum */
         bytes = fixed + segment;
     uint64_t segments = (bytes - fixed) / segment, floor = segments / FLOOR_SHARE;
+    if (!fs->budget->built)
+        efs_account_set_planned(&fs->account, segments, 0);
     efs_account_set_budget(&fs->account, bytes, floor < 1 ? 1 : floor > FLOOR_MOST ? FLOOR_MOST : floor);
-    efs_extents_set_ahead(fs, segments * segment / 2);
-}
-
-void efs_budget_begin(struct efs *fs, uint64_t bytes, uint64_t segments)
-{
-    efs_account_set_planned(&fs->account, segments, 0);
-    efs_budget_set(fs, bytes);
-}
-
-void efs_budget_set_prefetch(struct efs *fs, uint64_t bytes)
-{
-    efs_account_set_prefetch(&fs->account, bytes);
 }
 
 uint64_t efs_budget_coded(const struct efs *fs)
@@ -156,7 +146,7 @@ static bool segment_retire(struct efs *fs, bool with_long_refs)
         return false;
     fs->arena.segments[best].retiring = true;
     efs_account_charge(&fs->account, EFS_ACCOUNT_RETIRING, fs->arena.segment_bytes);
-    efs_retry(fs, EFS_RETRY_MOVE);
+    efs_extents_evict_retiring(fs);
     efs_retry(fs, EFS_RETRY_SEGMENTS);
     return true;
 }
@@ -190,31 +180,6 @@ static bool budget_reclaim(struct efs *fs, uint64_t bytes, bool with_long_refs)
     if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
         return true;
     return remaining > floor && segment_retire(fs, with_long_refs);
-}
-
-errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use)
-{
-    uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
-    for (;;) {
-        /* the floor of the chunk pool is kept free even while the pool is smaller */
-        uint64_t returning = fs->account.bytes[EFS_ACCOUNT_RETURNING];
-        uint64_t used = efs_budget_used_with(fs, fs->account.floor_segments) - returning;
-        if (used <= budget && efs_full_has_free_memfile(fs, bytes, use))
-            return 0;
-        bool within = used + bytes <= budget;
-        if (within && used + returning + bytes > budget)
-            return -EBUSY;
-        errint_t left = within ? budget_check_memory(fs, bytes) : -ENOMEM;
-        if (left != -ENOMEM)
-            return left == 0 ? 0 : -EBUSY;
-        if (within && returning >= bytes) /* is available again soon */
-            return -EBUSY;
-        uint64_t excess = within ? bytes : used + bytes - budget;
-        if (!efs_full_has_free(fs) && segments_retiring_soon(fs) * segment >= excess)
-            return -EAGAIN;
-        if (!budget_reclaim(fs, excess, false))
-            return segments_retiring_soon(fs) ? -EAGAIN : -ENOMEM;
-    }
 }
 
 uint64_t efs_budget_over(const struct efs *fs)
@@ -267,24 +232,39 @@ uint64_t efs_budget_wait(struct efs *fs)
     return used > requested ? used - requested : 0;
 }
 
+/* Makes room for another memory file of this size, by one step of budget_reclaim() if necessary. 0: there is room;
+ * 1: something was freed, look again; -EAGAIN; -ENOMEM. */
+static int memfile_make_room(struct efs *fs, size_t bytes)
+{
+    /* the floor of the chunk pool is kept free even while the pool is smaller */
+    uint64_t budget = fs->account.budget_bytes, returning = fs->account.bytes[EFS_ACCOUNT_RETURNING];
+    uint64_t used = efs_budget_used_with(fs, fs->account.floor_segments) - returning;
+    bool within = used + bytes <= budget;
+    errint_t rc = !within ? -ENOMEM : used + returning + bytes > budget ? -EAGAIN : budget_check_memory(fs, bytes);
+    if (rc != -ENOMEM || (within && returning >= bytes)) /* is available again soon */
+        return rc == -ENOMEM ? -EAGAIN : rc;
+    uint64_t excess = within ? bytes : used + bytes - budget, soon = segments_retiring_soon(fs);
+    if (!efs_full_pool(fs)->free && soon * fs->arena.segment_bytes >= excess)
+        return -EAGAIN;
+    if (budget_reclaim(fs, excess, false))
+        return 1;
+    return segments_retiring_soon(fs) ? -EAGAIN : -ENOMEM;
+}
+
 errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile)
 {
-    *memfile = NULL;
+    int rc = 1;
     if (fs->account.used_bytes > fs->account.budget_bytes) /* it was lowered while leases were held */
         efs_budget_shrink(fs);
-    uint32_t old = efs_full_oldest_evictable(fs);
-    if (fs->account.used_bytes + bytes > fs->account.budget_bytes && !efs_full_has_free(fs) && old != EFS_NONE &&
+    uint32_t old = efs_full_pool(fs)->evictable.oldest;
+    if (fs->account.used_bytes + bytes > fs->account.budget_bytes && !efs_full_pool(fs)->free && old != EFS_NONE &&
         efs_memfile_bytes(fs, old) == bytes)
-        efs_full_evict_oldest(
-            fs, false); /* the budget is used up: reuse the memory file of an old expert of the same size */
-    *memfile = efs_full_get_memfile(fs, bytes, use);
-    errint_t rc = *memfile ? 0 : efs_budget_reserve_full(fs, bytes, use);
-    if (rc < 0 || *memfile)
-        return rc;
-    *memfile = efs_full_get_memfile(fs, bytes, use);
-    if (!*memfile)
+        efs_full_evict_oldest(fs, false); /* the budget is used up: reuse the memory file of an old expert */
+    while (rc == 1 && !(*memfile = efs_full_get_memfile(fs, bytes, use)))
+        rc = memfile_make_room(fs, bytes);
+    if (rc == 0)
         efs_account_charge(&fs->account, EFS_ACCOUNT_FULL, bytes);
-    return 0;
+    return rc < 0 ? rc : 0;
 }
 
 void efs_budget_build(struct efs *fs)

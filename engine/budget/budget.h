@@ -19,15 +19,6 @@ struct efs_retirement { /* the segment that is being released: unregistered by t
     bool busy;
 };
 
-struct efs_next_segment { /* the chunk pool's next segment, while a worker populates its pages */
-    struct efs_job job;
-    struct efs *fs;
-    uint32_t segment;
-    size_t done;
-    unsigned left; /* segments to populate after it */
-    bool busy;
-};
-
 #define EFS_READY_SEGMENTS 4u
 
 struct efs_grow {         /* prepares segments on a worker, and reads the memory that is left (grow.c) */
@@ -48,7 +39,7 @@ struct efs_grow {         /* prepares segments on a worker, and reads the memory
     bool is_new, is_sample;
 };
 
-struct efs_effective {    /* the effective budget (effective.c) */
+struct efs_effective {    /* the effective budget (budget_cut.c) */
     bool is_reduced;      /* than the requested budget: ... */
     uint64_t bytes;       /* ... by memory pressure: the effective budget */
     uint64_t least_bytes; /* minimum found in the last readings, while is_reduced */
@@ -61,7 +52,6 @@ struct efs_budget {
     struct efs_grow grow;
     struct efs_memory_left memory_left;
     struct efs_retirement retirement;
-    struct efs_next_segment next_segment;
     unsigned settling;      /* threads in efs_budget_wait() */
     pthread_cond_t settled; /* see efs_budget_wait() */
 };
@@ -83,21 +73,20 @@ bool efs_budget_has_segment(struct efs *fs);
 /* Limit of the chunks that clients hold: half of the planned chunk pool, but at least a quarter of the budget that is
  * not fixed; full experts are evicted for it. */
 uint64_t efs_budget_coded(const struct efs *fs);
-/* Makes room for another memory file of this size, or a free one for this use. Frees, in this order: free memory files,
- * segments above the plan, evictable full experts, kept full experts without leases, segments down to the floor.
- * -EAGAIN: segments are being released, waiting leases are retried afterwards; -EBUSY: memory is being freed, retry
- * soon; -ENOMEM: all memory is held. */
-errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use);
 /* Reserves a memory file of this size: *memfile is a free one, PRIVATE or, if use is WINDOW, possibly a WINDOW, never
- * EXPORTED; NULL: the caller allocates one, which is already counted. Errors of efs_budget_reserve_full(). */
+ * EXPORTED; NULL: the caller allocates one, which is already counted. Frees for it, in this order: free memory files,
+ * segments above the plan, evictable full experts, kept full experts without leases, segments down to the floor.
+ * -EAGAIN: memory is being freed, and what waits is retried afterwards; -ENOMEM: all memory is held. */
 errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile);
 /* Sets the requested budget, which is at least the minimum, and from it the effective budget
- * (efs_account.budget_bytes), the floor of the chunk pool and the limit of read-ahead. */
+ * (efs_account.budget_bytes) and the floor of the chunk pool. When the store is opened, all of it is planned for the
+ * chunk pool. */
 void efs_budget_set(struct efs *fs, uint64_t bytes);
-/* The same when the store is opened; this is the size of the chunk pool until the first plan. */
-void efs_budget_begin(struct efs *fs, uint64_t bytes, uint64_t segments);
 /* Sets the share of the chunk pool for prefetched experts; efs_budget_cut() applies it. */
-void efs_budget_set_prefetch(struct efs *fs, uint64_t bytes);
+static inline void efs_budget_set_prefetch(struct efs *fs, uint64_t bytes)
+{
+    efs_account_set_prefetch(&fs->account, bytes);
+}
 /* Cuts the budget into pools by the cache's tuning; evicts the victims. */
 void efs_budget_cut(struct efs *fs);
 /* Changes the budget, which is at least the minimum. A smaller one evicts at once; efs_budget_wait() waits until that
@@ -120,7 +109,7 @@ void efs_budget_close_in_child(struct efs *fs); /* efs_budget_destroy() in a for
 /* EFS_RETRY_SEGMENTS: starts to release a retiring segment that is empty. */
 void efs_budget_retire(struct efs *fs);
 
-/* ---- effective.c ---- */
+/* ---- budget_cut.c ---- */
 /* EFS_RETRY_BUDGET: adjusts the effective budget to the last reading of the memory that is left: down at once, up in
  * steps after 6 samples of the plan thread (3 s); then efs_budget_drain(). */
 void efs_budget_follow(struct efs *fs);
@@ -143,10 +132,6 @@ errint_t efs_grow_add_segment(struct efs *fs);
  * memory that clients still map is charged to the cgroup but not counted in the budget, so the budget alone cannot
  * prevent an OOM kill. 0, -EAGAIN (memory was freed since the reading), -ENOMEM. */
 errint_t efs_grow_check_memory(struct efs *fs, uint64_t bytes);
-
-/* ---- prefault.c ---- */
-/* EFS_RETRY_PREFAULT: populates the chunk pool's next segments if less than 4 segments of it are free. */
-void efs_prefault(struct efs *fs);
 
 /* ---- prealloc.c ---- */
 void efs_prealloc(struct efs *fs); /* without lock, after the first plan, before the first read */

@@ -105,7 +105,7 @@ void efs_prealloc(struct efs *fs)
     unsigned long threads[EFS_WORKERS_MAX];
     unsigned count = 0;
     efs_lock(fs);
-    p.full_bytes = (uint64_t)(efs_cache_tuning(fs)->ratio[EFS_POOL_F] * (double)efs_cache_pools_bytes(fs));
+    p.full_bytes = (uint64_t)(efs_cache_tuning(fs)->ratio[EFS_POOL_F] * (double)efs_cache(fs)->pools_bytes);
     efs_unlock(fs);
     while (count + 1 < fs->options.workers && efs_thread_start(prealloc_run, &p, "efs-prealloc", &threads[count]) == 0)
         count++;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache.c - see cache.h: requests, and the moves that they lead to. */
-#include "cache_internal.h"
+#include "cache.h"
 
 #include "record.h"
 #include "sys.h"
 #include "extent_internal.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,13 +129,10 @@ static void cache_apply_target(struct efs *fs, uint32_t expert, enum efs_pool to
 void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count)
 {
     const struct efs_cache *r = fs->cache;
-    assert(!fs->extents->reclaiming);
-    fs->extents->reclaiming = true; /* evictions change the policy and its array of moves: none may run in the loop */
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) { /* evicts nothing: that would change the policy and its array of moves */
         cache_apply_target(fs, r->layer_first[moves[i].layer] + moves[i].expert, (enum efs_pool)moves[i].to);
         efs_count(&fs->stats, demotions, moves[i].to != EFS_POOL_M);
     }
-    fs->extents->reclaiming = false;
 }
 
 static void cache_set_pool(struct efs *fs, uint32_t expert, enum efs_pool pool)

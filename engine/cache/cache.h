@@ -13,7 +13,8 @@
  * components are lost. A move to a lower pool drops nothing at once but makes components evictable; a full expert that
  * moves to C, S or E is split and encoded by demote.c, never read.
  *
- * All functions with efs.lock held unless stated otherwise.
+ * All functions with efs.lock held unless stated otherwise. Only files of this room write the structs; any code with
+ * the lock may read them, and without it members that are constant after efs_cache_build().
  */
 #ifndef EFS_CACHE_H
 #define EFS_CACHE_H
@@ -31,6 +32,44 @@ struct efs_cache_tuning {
     bool fixed_plan;         /* ratio is set by the user; else by the planner */
     double ratio[EFS_POOLS]; /* shares of the pools' memory; sum at most 1 */
 };
+
+struct efs_cache_expert {  /* by expert number */
+    uint32_t layer, index; /* numbers in the policy */
+    uint32_t pins;
+    uint32_t pass; /* pass of its last use by reads; 0: requested AHEAD and not used yet, if left_bytes is not 0 */
+    uint64_t left_bytes; /* bytes of that use that were not read yet: reads of these do not count another use */
+    uint64_t touches;    /* number of requests */
+    uint8_t demoting;    /* queued or running in demote.c */
+};
+
+struct efs_cache {
+    struct efs_policy *policy; /* NULL: the store has no experts, or too many */
+    struct efs_policy_config config;
+    uint32_t layers, width; /* layers of all stacks, as the policy numbers them; experts of the widest */
+    uint32_t *layer_first;  /* [layers + 1]: expert numbers */
+    uint64_t (*bytes)[EFS_POOLS];
+    struct efs_cache_expert *expert;
+    struct efs_cache_tuning tuning; /* after a change call efs_budget_cut(); the policy: efs_cache_set_policy() */
+    uint64_t pools_bytes;           /* current limit of all pools together */
+    uint64_t leased_peak_bytes;     /* recent peak of leased bytes: kept free for leases */
+    uint64_t leased_recent_bytes;   /* peak since the last update of leased_peak_bytes */
+    uint64_t requests, leases;      /* since the start */
+    uint32_t pass, pass_layer;      /* progress of readers through the layers */
+    uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], hits[EFS_POOLS + 1]; /* for efs_pool_info */
+    struct efs_placement *placements;                                                 /* [width], scratch */
+    uint32_t *ids, *tokens;                                                           /* [width], scratch */
+};
+
+static inline const struct efs_cache *efs_cache(const struct efs *fs)
+{
+    return fs->cache;
+}
+
+/* For changes of the settings. */
+static inline struct efs_cache_tuning *efs_cache_tuning(struct efs *fs)
+{
+    return &fs->cache->tuning;
+}
 
 /* Creates the cache state. Without lock. 0, -ENOMEM. */
 errint_t efs_cache_build(struct efs *fs, struct efs_error *err);
@@ -84,36 +123,19 @@ void efs_cache_fit(struct efs *fs);
 
 /* ---- queries (cache_query.c) ---- */
 
+/* The components of an extent that a pool keeps; 0 for F and M. */
+unsigned efs_pool_components(enum efs_pool pool);
+/* The pool of 'F', 'C', 'S' or 'E'; M for all other states. */
+enum efs_pool efs_cache_state_pool(char state);
 /* The form in memory: 'F', 'C', 'S', 'E', 'P' (other parts), 'M' (none). */
 char efs_cache_state(const struct efs *fs, uint32_t expert);
 enum efs_pool efs_cache_target(const struct efs *fs, uint32_t expert);
 /* Sets state, kept, pin, rank, count and touches of efs_expert_info. */
 void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
-/* Layers of all stacks, as the policy numbers them; experts of the widest layer. These three also without lock. */
-uint32_t efs_cache_layers(const struct efs *fs);
-uint32_t efs_cache_width(const struct efs *fs);
-uint32_t efs_cache_layer_of(const struct efs *fs, uint32_t expert);
-/* The layer's first expert, by number in the store; for layer efs_cache_layers() the number of experts. Also without
- * lock. */
-uint32_t efs_cache_layer_first(const struct efs *fs, uint32_t layer);
-/* Number of experts of a layer. */
-uint32_t efs_cache_layer_width(const struct efs *fs, uint32_t layer);
 /* [EFS_POOLS]: bytes of the expert in each pool. Also without lock. */
 const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert);
-/* Current limit of all pools together, bytes. */
-uint64_t efs_cache_pools_bytes(const struct efs *fs);
-/* Recent peak of bytes leased at once, of experts that are not kept full. */
-uint64_t efs_cache_leased_peak(const struct efs *fs);
-bool efs_cache_was_leased(const struct efs *fs); /* any expert, since the start */
-/* Whether there is a policy; false: the store has no experts, or too many. Also without lock. */
-bool efs_cache_has_policy(const struct efs *fs);
-/* Mean number of experts per request of a layer, as the policy estimates it. */
-double efs_cache_chosen(const struct efs *fs);
-
 /* ---- tuning (cache_tune.c) ---- */
 
-/* The settings; after changing them call efs_budget_cut(). The policy is changed only by efs_cache_set_policy(). */
-struct efs_cache_tuning *efs_cache_tuning(struct efs *fs);
 /* Sets the limit of all pools together, and of each; evicts the victims. */
 void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capacity_bytes[EFS_POOLS]);
 /* Initialises the policy's counts of a layer: requests of each expert in this number of passes. */

@@ -3,7 +3,7 @@
  * cache_evict.c - updates the cache state when components that the policy kept are lost, so that it lists only
  * components that are in memory or being loaded.
  */
-#include "cache_internal.h"
+#include "cache.h"
 
 #include "extent_internal.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache_query.c - queries of the cache state: experts and pools. */
-#include "cache_internal.h"
+#include "cache.h"
 #include "expertfs-private.h"
 
 #include <errno.h>
@@ -108,60 +108,10 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)
     return 0;
 }
 
-uint32_t efs_cache_layers(const struct efs *fs)
-{
-    return fs->cache->layers;
-}
-
-uint32_t efs_cache_width(const struct efs *fs)
-{
-    return fs->cache->width;
-}
-
-uint32_t efs_cache_layer_of(const struct efs *fs, uint32_t expert)
-{
-    return fs->cache->expert[expert].layer;
-}
-
-uint32_t efs_cache_layer_first(const struct efs *fs, uint32_t layer)
-{
-    return fs->cache->layer_first[layer];
-}
-
-uint32_t efs_cache_layer_width(const struct efs *fs, uint32_t layer)
-{
-    return fs->cache->layer_first[layer + 1] - fs->cache->layer_first[layer];
-}
-
 const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert)
 {
     const struct efs_cache *r = fs->cache;
     return r->bytes[(size_t)r->expert[expert].layer * r->width + r->expert[expert].index];
-}
-
-uint64_t efs_cache_pools_bytes(const struct efs *fs)
-{
-    return fs->cache->pools_bytes;
-}
-
-uint64_t efs_cache_leased_peak(const struct efs *fs)
-{
-    return fs->cache->leased_peak_bytes;
-}
-
-bool efs_cache_was_leased(const struct efs *fs)
-{
-    return fs->cache->leases > 0;
-}
-
-bool efs_cache_has_policy(const struct efs *fs)
-{
-    return fs->cache->policy != NULL;
-}
-
-double efs_cache_chosen(const struct efs *fs)
-{
-    return fs->cache->config.chosen;
 }
 
 void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t *ranks)

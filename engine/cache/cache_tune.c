@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache_tune.c - changes of the policy's settings while the store is served. */
-#include "cache_internal.h"
+#include "cache.h"
 
 #include <errno.h>
 #include <string.h>
@@ -62,11 +62,6 @@ void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)
     efs_policy_user_pin(fs->cache->policy, x->layer, x->index, pool);
     if (pool == EFS_POOL_M)
         efs_cache_fit(fs);
-}
-
-struct efs_cache_tuning *efs_cache_tuning(struct efs *fs)
-{
-    return &fs->cache->tuning;
 }
 
 void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capacity_bytes[EFS_POOLS])

@@ -6,7 +6,7 @@
  *
  * One extent at a time, on an idle worker.
  */
-#include "cache_internal.h"
+#include "cache.h"
 #include "container.h"
 #include "extent_internal.h"
 

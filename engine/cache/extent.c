@@ -120,35 +120,10 @@ void efs_extents_set_window(struct efs *fs, uint64_t bytes)
     fs->extents->streams.window = bytes;
 }
 
-void efs_extents_set_ahead(struct efs *fs, uint64_t max_bytes)
-{
-    fs->extents->ahead_max_bytes = max_bytes;
-}
-
-struct efs_streams *efs_extents_streams(struct efs *fs)
-{
-    return &fs->extents->streams;
-}
-
-uint32_t efs_extents_ready(const struct efs *fs)
-{
-    return fs->extents->ready_count;
-}
-
-bool efs_extents_none_wait(const struct efs *fs)
-{
-    return !fs->extents->waiting;
-}
-
 bool efs_extents_are_idle(const struct efs *fs)
 {
     return !fs->extents->waiting && fs->extents->loads[EFS_LOAD_DEMAND] == 0 &&
            fs->extents->loads[EFS_LOAD_READAHEAD] == 0;
-}
-
-uint32_t efs_extents_loads(const struct efs *fs, enum efs_load_reason why)
-{
-    return fs->extents->loads[why];
 }
 
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent.h - extents, the unit of reads and of eviction in the chunk pool. Only files of this room access fields of
- * struct efs_extents; any code with the lock may read struct efs_extent.
+ * extent.h - extents, the unit of reads and of eviction in the chunk pool. Only files of this room write; any code
+ * with the lock may read.
  */
 #ifndef EFS_EXTENT_H
 #define EFS_EXTENT_H
@@ -40,10 +40,9 @@ enum efs_victim {
     EFS_VICTIM_MANY_FRAGMENTS, /* fragments, while they take more than their share */
     EFS_VICTIM_EVICTABLE,      /* not protected by the policy, or not all components */
     EFS_VICTIM_PREFETCHED,     /* prefetched, and their layer was not requested yet */
-    EFS_VICTIM_SCAN_READ,      /* of a scan, read in part */
     EFS_VICTIM_SCAN,           /* of a scan, read ahead */
     EFS_VICTIM_FRAGMENTS,
-    EFS_VICTIM_PROTECTED, /* by the policy, which is told of the loss */
+    EFS_VICTIM_PROTECTED, /* by the policy, whose state is corrected */
     EFS_VICTIM_PINNED,    /* of an expert that a request or lease pins */
     EFS_VICTIM_KINDS
 };
@@ -63,16 +62,14 @@ struct efs_extent {
     uint8_t list;                          /* enum efs_extent_list */
     bool discard;                          /* damaged: dropped with the last reference */
     bool evict_first;                      /* evictable, before other extents and before the pool grows */
-    bool prefetched;         /* prefetched, layer not requested yet: evicted after other evictable extents */
-    bool unrequested;        /* is being loaded without waiters */
-    bool reading;            /* its load reads all missing components */
-    bool sequential;         /* loaded for a sequential reader, and requested by no other reader */
-    uint32_t refs;           /* references; an extent with references is whole and not evicted */
-    uint32_t long_refs;      /* references of waiters with `long_term` */
-    uint32_t ahead_bytes;    /* bytes read ahead and not used yet */
-    uint32_t scan_bytes;     /* its part of efs_extents.scan_bytes; 0: not a scan extent */
-    uint32_t consumed_bytes; /* raw bytes read from it after it was loaded */
-    uint64_t scan_clock;     /* efs_streams.clock at the last read or read-ahead by a stream */
+    bool prefetched;      /* prefetched, layer not requested yet: evicted after other evictable extents */
+    bool unrequested;     /* is being loaded without waiters */
+    bool reading;         /* its load reads all missing components */
+    uint32_t refs;        /* references; an extent with references is whole and not evicted */
+    uint32_t long_refs;   /* references of waiters with `long_term` */
+    uint32_t ahead_bytes; /* bytes read ahead and not used yet */
+    uint32_t scan_bytes;  /* its part of efs_extents.scan_bytes; 0: not a scan extent */
+    uint64_t scan_clock;  /* efs_streams.clock at the last read or read-ahead by a stream */
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit per shard: its checksums were verified */
     struct efs_link link;     /* in its list */
@@ -108,17 +105,6 @@ struct efs_extent_waiter {
  * found that the extent is being read. */
 enum efs_reserved { EFS_RESERVED_NOTHING, EFS_RESERVED_REF, EFS_RESERVED_LOAD, EFS_RESERVED_READING };
 
-struct efs_extent_load;
-
-struct efs_extent_move { /* the component that is being moved out of a retiring segment */
-    struct efs_job job;
-    struct efs *fs;
-    uint32_t extent;
-    enum efs_component component;
-    struct efs_block to;
-    bool busy;
-};
-
 struct efs_extents {
     struct efs_extent *at; /* [count] */
     uint32_t count;
@@ -130,30 +116,27 @@ struct efs_extents {
     struct efs_streams streams;
     uint64_t scan_bytes; /* of all extents */
     struct efs_extent *waiting, **waiting_tail;
-    uint64_t ahead_bytes, ahead_max_bytes; /* ahead_bytes: read ahead and not used yet; ahead_max_bytes: its limit */
-    uint32_t refs, long_refs;              /* references on all extents; those of waiters with `long_term` */
-    _Atomic(struct efs_extent_waiter *) used_up;        /* whose references efs_extents_put_used_up() drops */
-    _Atomic bool wanted;                                /* something waits for memory */
-    uint32_t loads[EFS_LOADS];                          /* in flight, by reason */
-    struct efs_extent_load *load_structs;               /* [loads_max] */
-    struct efs_extent_load *free_loads;                 /* of these, used before and free */
-    uint32_t loads_used, loads_max;                     /* loads_used: were used before */
+    uint64_t ahead_bytes;                        /* read ahead and not used yet */
+    uint32_t refs, long_refs;                    /* references on all extents; those of waiters with `long_term` */
+    _Atomic(struct efs_extent_waiter *) used_up; /* whose references efs_extents_put_used_up() drops */
+    _Atomic bool wanted;                         /* something waits for memory */
+    uint32_t loads[EFS_LOADS];                   /* in flight, by reason */
+    struct efs_extent_load *load_structs;        /* [loads_max] */
+    struct efs_extent_load *free_loads;          /* of these, used before and free */
+    uint32_t loads_used, loads_max;              /* loads_used: were used before */
     struct efs_extent_load *completed, *completed_last; /* completed, not handled yet; used by the I/O thread only */
-    struct efs_extent_move move;
-    uint32_t ready_count; /* whole extents */
-    bool reclaiming;      /* an eviction or the moves of the policy are in progress: they must not nest */
+    uint32_t ready_count;                               /* whole extents */
 };
 
-/* The extent, read-only; lock held for members that change. */
+/* The extents, or one, read-only; lock held for members that change. */
+static inline const struct efs_extents *efs_extents(const struct efs *fs)
+{
+    return fs->extents;
+}
+
 static inline const struct efs_extent *efs_extent(const struct efs *fs, uint32_t extent)
 {
     return &fs->extents->at[extent];
-}
-
-/* Whether several objects share the extent; it then belongs to no expert. */
-static inline bool efs_extent_is_shared(const struct efs *fs, const struct efs_extent *x)
-{
-    return x->shard_count > fs->store->objects[x->object].shard_count;
 }
 
 /* The extents of an object: the first, and the one after its last. */
@@ -165,6 +148,11 @@ static inline uint32_t efs_object_extent_first(const struct efs *fs, uint32_t ob
 static inline uint32_t efs_object_extent_end(const struct efs *fs, uint32_t object)
 {
     return fs->extents->object_first[object + 1];
+}
+
+static inline struct efs_streams *efs_extents_streams(struct efs *fs)
+{
+    return &fs->extents->streams;
 }
 
 /* Coded bytes of an expert. */
@@ -209,35 +197,29 @@ uint64_t efs_extent_begin(const struct efs *fs, uint32_t extent); /* offset of i
 void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
                        uint64_t end_ns);
 /* With lock held: */
-void efs_extents_set_ahead(struct efs *fs, uint64_t max_bytes);
-struct efs_streams *efs_extents_streams(struct efs *fs);
-uint32_t efs_extents_ready(const struct efs *fs); /* whole extents */
 /* Whether no load is in flight, all references are of waiters with `long_term`, and no memory is being freed: no memory
  * becomes available until a client drops an expert. */
 bool efs_extents_only_long_refs(const struct efs *fs);
-bool efs_extents_none_wait(const struct efs *fs); /* for memory */
 /* Whether no extent waits for memory and no demand load or read-ahead is in flight. */
 bool efs_extents_are_idle(const struct efs *fs);
-uint32_t efs_extents_loads(const struct efs *fs, enum efs_load_reason why); /* in flight */
 /* Whether an extent with evict_first can be evicted before the pool grows. */
 bool efs_extents_has_evict_first(const struct efs *fs);
-/* Moves an evictable extent in the order of eviction: after those with evict_first, before all other extents. */
-void efs_extent_evict_early(struct efs *fs, uint32_t extent);
 /* Requests an extent. true: it is in memory and referenced; false: waiter->job is pushed later. */
 bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
-/* The same for bytes of the extent and a reader of this pace: extents loaded for a scan are scan extents, until another
- * reader requests them. */
-bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
-                              struct efs_extent_waiter *waiter);
+/* The same for a reader of this pace: extents loaded for a scan are scan extents, until another reader requests them.
+ */
+bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter);
 /* Takes all memory that a long-term waiter needs of an extent, without starting a load. In the same critical section
- * efs_extent_commit() or efs_extent_unreserve() follows. -EBUSY: the extent is being moved or made, or its load is
- * being cancelled; -EAGAIN: blocks are in use; -ENOMEM. */
+ * efs_extent_commit() or efs_extent_unreserve() follows. -EAGAIN: blocks are in use, the extent is being made by a
+ * demotion, or its load is being cancelled; -ENOMEM. */
 errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
 /* As efs_extent_request(), which then cannot fail for lack of memory. */
 bool efs_extent_commit(struct efs *fs, struct efs_extent_waiter *waiter);
 void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter);
-/* Evicts everything that has no reference, kept or not. */
+/* Evicts everything that has no reference, kept or not: of the chunk pool; of retiring segments, where components that
+ * are referenced or being loaded are evicted when that ends. */
 void efs_extents_evict_all(struct efs *fs);
+void efs_extents_evict_retiring(struct efs *fs);
 /* Whether raw bytes [begin, begin + bytes) of the extent's object can be read by efs_uncached_read() instead of loading
  * the extent: it has several shards, one of which has them all, and is neither in memory nor being loaded. */
 bool efs_extent_may_read_shard(const struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes);
@@ -266,14 +248,10 @@ void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert);
 void efs_extents_prefetch_drop(struct efs *fs, uint32_t expert);
 /* Starts loading an extent for a stream. false: the streams' quota is used up. */
 bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent);
-/* Marks an extent that was loaded for a stream as a scan extent, because the stream is a scan. */
-void efs_extent_mark_scan(struct efs *fs, uint32_t extent);
 /* ---- extent_load.c ---- */
 /* Handles all completed loads, in one critical section with the lock. On the I/O thread; arg is the struct efs. */
 void efs_extents_completed(void *arg);
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* queues it for memory (extent_wait.c) */
 void efs_extents_retry(struct efs *fs);                           /* EFS_RETRY_EXTENTS (extent_request.c) */
-/* EFS_RETRY_MOVE: empties retiring segments: drops unreferenced evictable components and moves kept ones. */
-void efs_extents_move(struct efs *fs);
 
 #endif

@@ -1,51 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* extent_evict.c - eviction, in the order of enum efs_victim. */
+/*
+ * extent_evict.c - eviction, in the order of enum efs_victim.
+ *
+ * Extents loaded for scans are *scan extents*: they count in a quota, and are evicted for the streams' next extents
+ * before all other memory, so that a scan takes no more than its read-ahead window. An extent is evicted when the
+ * streams have advanced so far that the rest of it is not expected to be read: see STALE_READ and STALE_AHEAD. An
+ * extent that another reader requests becomes an ordinary one. There are no scan extents while the chunk pool has room
+ * for the whole store: it is then read from disk once.
+ */
 #include "extent_internal.h"
 
 #include "cache.h"
 #include "fragment.h"
 
-static const uint8_t list_of_rank[EFS_VICTIM_KINDS] = {[EFS_VICTIM_FIRST] = EFS_LIST_FIRST,
-                                                       [EFS_VICTIM_STALE] = EFS_LIST_SCAN,
-                                                       [EFS_VICTIM_MANY_FRAGMENTS] = EFS_LIST_NONE,
-                                                       [EFS_VICTIM_EVICTABLE] = EFS_LIST_EVICTABLE,
-                                                       [EFS_VICTIM_PREFETCHED] = EFS_LIST_PREFETCHED,
-                                                       [EFS_VICTIM_SCAN_READ] = EFS_LIST_SCAN,
-                                                       [EFS_VICTIM_SCAN] = EFS_LIST_SCAN,
-                                                       [EFS_VICTIM_FRAGMENTS] = EFS_LIST_NONE,
-                                                       [EFS_VICTIM_PROTECTED] = EFS_LIST_PROTECTED,
-                                                       [EFS_VICTIM_PINNED] = EFS_LIST_PROTECTED};
+static const uint8_t list_of_rank[EFS_VICTIM_KINDS] = {
+    [EFS_VICTIM_FIRST] = EFS_LIST_FIRST,           [EFS_VICTIM_STALE] = EFS_LIST_SCAN,
+    [EFS_VICTIM_MANY_FRAGMENTS] = EFS_LIST_NONE,   [EFS_VICTIM_EVICTABLE] = EFS_LIST_EVICTABLE,
+    [EFS_VICTIM_PREFETCHED] = EFS_LIST_PREFETCHED, [EFS_VICTIM_SCAN] = EFS_LIST_SCAN,
+    [EFS_VICTIM_FRAGMENTS] = EFS_LIST_NONE,        [EFS_VICTIM_PROTECTED] = EFS_LIST_PROTECTED,
+    [EFS_VICTIM_PINNED] = EFS_LIST_PROTECTED};
 
-/* ---- scan extents ---- */
+/* Bytes that all streams together read after the last read of a scan extent, or after its read-ahead, until it is
+ * stale: */
+#define STALE_READ 8u  /* 1/8 of a window for each stream, and another 1/8 */
+#define STALE_AHEAD 4u /* not read yet: 4 windows for each stream */
 
-/* Distance, in windows, that each stream advances before an extent is stale: */
-#define STALE_AHEAD 4u /* if it was read ahead and not read yet */
-#define STALE_PART 1u  /* if it was read in part */
-
-static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
+static bool extent_is_stale(const struct efs *fs, const struct efs_extent *x)
 {
-    const struct efs_extent *x = &fs->extents->at[extent];
-    uint32_t object = x->object, last = x->shard_first + x->shard_count;
-    uint64_t all = 0;
-    if (efs_extent_is_shared(fs, x)) {
-        for (; object < fs->store->object_count && fs->store->objects[object].shard_first < last; object++)
-            all += fs->store->objects[object].bytes;
-        return all;
-    }
-    uint64_t end = extent + 1 < fs->extents->object_first[object + 1] ? efs_extent_begin(fs, extent + 1)
-                                                                      : fs->store->objects[object].bytes;
-    return end - efs_extent_begin(fs, extent);
-}
-
-/* Whether the rest of a scan extent is still expected to be read. */
-static bool extent_is_expected(const struct efs *fs, uint32_t extent)
-{
-    const struct efs_extent *x = &fs->extents->at[extent];
-    if (!x->ahead_bytes && x->consumed_bytes >= extent_raw_bytes(fs, extent))
-        return false;
-    uint64_t windows =
-        (x->ahead_bytes ? STALE_AHEAD : STALE_PART) * (fs->extents->streams.live ? fs->extents->streams.live : 1);
-    return fs->extents->streams.clock - x->scan_clock <= windows * fs->extents->streams.window;
+    const struct efs_streams *s = &fs->extents->streams;
+    uint64_t live = s->live ? s->live : 1;
+    uint64_t limit = x->ahead_bytes ? STALE_AHEAD * live * s->window : (live + 1) * s->window / STALE_READ;
+    return s->clock - x->scan_clock > limit;
 }
 
 /* ---- ranks ---- */
@@ -56,9 +41,7 @@ static bool extent_has_rank(const struct efs *fs, uint32_t extent, enum efs_vict
     const struct efs_extent *x = &fs->extents->at[extent];
     switch (rank) {
     case EFS_VICTIM_STALE:
-        return !extent_is_expected(fs, extent);
-    case EFS_VICTIM_SCAN_READ:
-        return !x->ahead_bytes;
+        return extent_is_stale(fs, x);
     case EFS_VICTIM_PROTECTED:
         return !efs_cache_pinned(fs, fs->store->objects[x->object].group);
     default:
@@ -97,7 +80,6 @@ enum efs_evicted efs_extents_evict(struct efs *fs, unsigned ranks)
 
 void efs_extents_evict_all(struct efs *fs)
 {
-    fs->extents->reclaiming = true;
     for (uint32_t i = 0; i < fs->extents->count; i++) {
         const struct efs_extent *x = &fs->extents->at[i];
         if (x->refs == 0 && x->state == EFS_EXTENT_IDLE && x->resident)
@@ -105,7 +87,6 @@ void efs_extents_evict_all(struct efs *fs)
     }
     while (efs_fragments_evict(fs)) {
     }
-    fs->extents->reclaiming = false;
     efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 
@@ -125,18 +106,32 @@ bool efs_extents_has_evict_first(const struct efs *fs)
     return fs->extents->lists[EFS_LIST_FIRST].oldest != EFS_NONE;
 }
 
-void efs_extent_evict_early(struct efs *fs, uint32_t extent)
+/* ---- scan extents ---- */
+
+bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes)
 {
-    const struct efs_extent *x = &fs->extents->at[extent];
-    if (x->list != EFS_LIST_EVICTABLE || x->refs != 0)
-        return;
-    efs_lru_remove(&fs->extents->lists[EFS_LIST_EVICTABLE], extent);
-    efs_lru_insert(&fs->extents->lists[EFS_LIST_EVICTABLE], extent, false);
+    uint64_t quota = efs_streams_quota(&fs->extents->streams);
+    while (fs->extents->scan_bytes + bytes > quota)
+        if (efs_extents_evict(fs, EFS_VICTIM(STALE)) != EFS_EVICTED_ONE)
+            return false;
+    return true;
 }
 
-/* ---- retiring segments ---- */
+void efs_extent_accessed(struct efs *fs, uint32_t extent, enum efs_pace pace)
+{
+    struct efs_extent *x = &fs->extents->at[extent];
+    if (pace != EFS_PACE_SCAN) {
+        efs_extent_set_scan(fs, x, false);
+    } else if (x->resident == 0 && x->state == EFS_EXTENT_IDLE) {
+        efs_extents_scan_reserve(fs, efs_extent_span(fs, x, x->required));
+        efs_extent_set_scan(fs, x, true);
+    }
+    x->scan_clock = fs->extents->streams.clock;
+}
 
-unsigned efs_extent_in_retiring(const struct efs *fs, const struct efs_extent *x)
+/* ---- damaged extents, and retiring segments ---- */
+
+static unsigned extent_in_retiring(const struct efs *fs, const struct efs_extent *x)
 {
     return (x->e.data && fs->arena.segments[x->e.segment].retiring ? EFS_COMPONENT_E : 0u) |
            (x->sm.data && fs->arena.segments[x->sm.segment].retiring ? EFS_COMPONENT_SM : 0u);
@@ -144,35 +139,19 @@ unsigned efs_extent_in_retiring(const struct efs *fs, const struct efs_extent *x
 
 void efs_extent_released(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents->at[extent];
+    const struct efs_extent *x = &fs->extents->at[extent];
     if (x->refs != 0 || x->state == EFS_EXTENT_LOADING || x->resident == 0)
         return;
-    unsigned components = x->resident & efs_extent_in_retiring(fs, x);
-    if (x->discard)
-        efs_extent_evict(fs, extent, x->resident);
-    else if (components)
-        efs_retry(fs, EFS_RETRY_MOVE);
+    unsigned components = x->discard ? x->resident : x->resident & extent_in_retiring(fs, x);
+    if (components == 0)
+        return;
+    efs_extent_evict(fs, extent, components);
+    efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 
-/* Drops the components of one extent. The drop changes the list, so each search restarts at its oldest extent; a
- * segment has few extents. */
-static bool extent_drop_one_retiring(struct efs *fs, const struct efs_lru *list)
-{
-    for (uint32_t i = list->oldest; i != EFS_NONE; i = efs_lru_newer(list, i)) {
-        const struct efs_extent *x = &fs->extents->at[i];
-        unsigned components = x->refs == 0 ? efs_extent_in_retiring(fs, x) & efs_extent_evictable(x) : 0;
-        if (components) {
-            efs_extent_drop(fs, i, components);
-            return true;
-        }
-    }
-    return false;
-}
-
-void efs_extents_drop_retiring(struct efs *fs)
+void efs_extents_evict_retiring(struct efs *fs)
 {
     efs_fragments_drop_retiring(fs);
-    for (unsigned list = 0; list < EFS_LIST_PROTECTED; list++)
-        while (extent_drop_one_retiring(fs, &fs->extents->lists[list]))
-            efs_retry(fs, EFS_RETRY_SEGMENTS);
+    for (uint32_t i = 0; i < fs->extents->count; i++)
+        efs_extent_released(fs, i);
 }

@@ -6,11 +6,9 @@
  *     extent.c         layout of extents
  *     extent_lists.c   which components stay, in which list
  *     cache_evict.c    updates the cache state after losses
- *     extent_scan.c    extents of streams
- *     extent_evict.c   eviction
+ *     extent_evict.c   eviction, extents of streams
  *     extent_wait.c    waiters and references
- *     extent_alloc.c   memory
- *     extent_load.c    loading
+ *     extent_load.c    memory and loading
  *     extent_request.c requests
  */
 #ifndef EFS_EXTENT_INTERNAL_H
@@ -94,7 +92,6 @@ struct efs_extent_load {
     struct efs *fs;
     uint32_t extent;
     uint8_t components, why; /* why: enum efs_load_reason */
-    bool prefetch;           /* started as EFS_LOAD_PREFETCH */
     efs_load_done_fn *done;
     uint8_t was; /* enum efs_extent_state: before it was LOADING */
     _Atomic int pending;
@@ -125,35 +122,15 @@ void efs_extent_set_scan(struct efs *fs, struct efs_extent *x, bool scan);
 void efs_extent_evict(struct efs *fs, uint32_t extent, unsigned components);
 
 /* ---- extent_evict.c ---- */
-/* The last reference was dropped: a damaged extent is dropped, components in a retiring segment are moved or
- * dropped. */
+/* The last reference was dropped, or a load has ended: evicts a damaged extent, and components in retiring segments. */
 void efs_extent_released(struct efs *fs, uint32_t extent);
-/* Drops evictable components without references in retiring segments. */
-void efs_extents_drop_retiring(struct efs *fs);
-/* The components in retiring segments. */
-unsigned efs_extent_in_retiring(const struct efs *fs, const struct efs_extent *x);
 /* Sets evict_first: the extent will not be used soon and is evicted before other extents and before the pool grows. */
 void efs_extent_evict_first(struct efs *fs, uint32_t extent);
 
-/* ---- extent_alloc.c ---- */
-/* Allocates these components, which the extent lacks; evicts for it. 0: the extent is LOADING; -EAGAIN: the memory is
- * in use or being freed; -ENOMEM: none is available, and none will be freed. */
-errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
-/* The same in free memory or a new segment, without evictions. -EAGAIN: none. */
-errint_t efs_extent_alloc_empty(struct efs *fs, uint32_t extent, unsigned components);
-/* Frees memory for a load by the first of these that succeeds: evicts an extent with evict_first; adds a segment;
- * evicts the oldest evictable components; if nothing is evictable, evicts the oldest kept extent. EFS_LOAD_PREFETCH
- * evicts only EFS_VICTIMS_UNNEEDED. false: no memory. */
-bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why);
-/* Evicts the oldest kept extent, even if evictable memory is in use. false: none is kept, or all are referenced. */
-bool efs_extents_reclaim_protected(struct efs *fs);
-
-/* ---- extent_scan.c ---- */
 /* A reader of this pace requests bytes of the extent. */
-void efs_extent_accessed(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes);
-/* Drops scan extents that no stream will read any more, oldest first, until `bytes` more fit into the streams'
- * quota; wanted: also partly read ones. false: they do not fit. */
-bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes, bool wanted);
+void efs_extent_accessed(struct efs *fs, uint32_t extent, enum efs_pace pace);
+/* Drops stale scan extents, oldest first, until `bytes` more fit into the streams' quota. false: they do not fit. */
+bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes);
 
 /* ---- extent_wait.c ---- */
 static inline bool efs_extent_is_complete(const struct efs_extent *x)
@@ -187,6 +164,13 @@ errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, 
                                uint64_t begin, size_t bytes, void *dst, struct efs_codec_scratch *scratch);
 
 /* ---- extent_load.c ---- */
+/* Allocates these components, which the extent lacks; evicts for it, except for EFS_LOAD_WARM. 0: the extent is
+ * LOADING; -EAGAIN: the memory is in use or being freed; -ENOMEM: none is available, and none will be freed. */
+errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
+/* Frees memory for a load by the first of these that succeeds: evicts an extent with evict_first; adds a segment;
+ * evicts the oldest evictable components; if nothing is evictable, evicts the oldest kept extent. EFS_LOAD_PREFETCH
+ * evicts only EFS_VICTIMS_UNNEEDED, EFS_LOAD_WARM nothing. false: no memory. */
+bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why);
 /* A load of these components has completed or failed: adds them to the extent, or frees them after an error. Completes
  * the waiters or, if the extent is not whole, queues it again. -EAGAIN: the components could not be made from memory
  * and must be read. -ECANCELED: the load had no waiters; waiters that came later are queued again. */

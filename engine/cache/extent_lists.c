@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent_lists.c - which components of extents stay in memory, and the list of each extent (enum efs_extent_list). The
- * policy protects components of experts that it keeps. All others are *evictable*: of dense tensors, of experts that
- * are not kept, components that their expert lost. extent_evict.c chooses what to evict.
+ * policy protects components of experts that it keeps. All other components are *evictable*: of dense tensors, of
+ * experts that are not kept, components that their expert lost. extent_evict.c chooses what to evict.
  */
 #include "extent_internal.h"
 
@@ -69,7 +69,7 @@ void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
         fs->extents->ready_count--;
     x->resident &= (uint8_t)~components;
     if (x->resident == 0) {
-        x->discard = x->evict_first = x->prefetched = x->sequential = false;
+        x->discard = x->evict_first = x->prefetched = false;
         efs_extent_set_scan(fs, x, false);
     }
     efs_extent_enlist(fs, extent);

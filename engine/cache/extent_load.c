@@ -15,6 +15,60 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- memory ---- */
+
+static bool extent_alloc_component(struct efs *fs, struct efs_extent *x, unsigned component)
+{
+    struct efs_block *block = component == EFS_COMPONENT_E ? &x->e : &x->sm;
+    const struct efs_block *other = component == EFS_COMPONENT_E ? &x->sm : &x->e; /* on the same node */
+    return block->data ||
+           efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, other),
+                              efs_extent_alloc_bytes(fs, x, component), component == EFS_COMPONENT_SM, block);
+}
+
+static bool extent_alloc_components(struct efs *fs, struct efs_extent *x, unsigned components)
+{
+    return (!(components & EFS_COMPONENT_E) || extent_alloc_component(fs, x, EFS_COMPONENT_E)) &&
+           (!(components & EFS_COMPONENT_SM) || extent_alloc_component(fs, x, EFS_COMPONENT_SM));
+}
+
+bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why)
+{
+    const bool evicts = why != EFS_LOAD_WARM;
+    efs_extents_put_used_up(fs);
+    if (evicts && efs_extents_evict(fs, EFS_VICTIM(FIRST)) == EFS_EVICTED_ONE)
+        return true;
+    errint_t rc = fs->hooks->add_segment(fs, evicts);
+    if (rc == -EAGAIN || rc == 0 || !evicts)
+        return rc == 0;
+    enum efs_evicted evicted =
+        efs_extents_evict(fs, why == EFS_LOAD_PREFETCH ? EFS_VICTIMS_UNNEEDED : EFS_VICTIMS_EVICTABLE);
+    if (evicted == EFS_EVICTED_NONE && why != EFS_LOAD_PREFETCH)
+        evicted = efs_extents_evict(fs, EFS_VICTIMS_KEPT);
+    return evicted == EFS_EVICTED_ONE;
+}
+
+errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why)
+{
+    struct efs_extent *x = &fs->extents->at[extent];
+    enum efs_extent_state was = (enum efs_extent_state)x->state;
+    /* its resident components must not be evicted for the missing ones: while it is LOADING it is in no list, also when
+     * evictions change the cache state */
+    x->state = EFS_EXTENT_LOADING;
+    efs_extent_delist(fs, extent);
+    while (!extent_alloc_components(fs, x, components))
+        if (!efs_extents_reclaim(fs, why)) {
+            efs_extent_free(fs, x, components);
+            bool others = fs->arena.used_bytes != 0 || fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->growing;
+            x->state = (uint8_t)was;
+            efs_extent_enlist(fs, extent);
+            return others ? -EAGAIN : -ENOMEM;
+        }
+    return 0;
+}
+
+/* ---- the end of loads ---- */
+
 /* NULL: all structs are in flight, and the end of a load retries the queue for memory. */
 static struct efs_extent_load *load_get(struct efs *fs)
 {
@@ -68,7 +122,7 @@ void efs_extent_load_ended(struct efs *fs, uint32_t extent, errint_t error)
         efs_extent_released(fs, extent);
     }
     efs_extents_retry_waiting(fs);
-    efs_retry(fs, EFS_RETRY_ADMIT); /* a request may wait for the end of a move */
+    efs_retry(fs, EFS_RETRY_ADMIT); /* a request may wait for the end of a demotion */
     efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 
@@ -213,8 +267,7 @@ errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_
     struct efs_extent_load *load = load_get(fs);
     if (!load)
         return -EAGAIN;
-    errint_t rc = why == EFS_LOAD_WARM ? efs_extent_alloc_empty(fs, extent, components)
-                                       : efs_extent_alloc(fs, extent, components, why);
+    errint_t rc = efs_extent_alloc(fs, extent, components, why);
     if (rc < 0) {
         load_put(fs, load);
         return rc;
@@ -223,7 +276,6 @@ errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_
                                      .extent = extent,
                                      .why = (uint8_t)why,
                                      .was = was,
-                                     .prefetch = why == EFS_LOAD_PREFETCH,
                                      .components = (uint8_t)components,
                                      .pending = (components & EFS_COMPONENT_E ? 1 : 0) +
                                                 (components & EFS_COMPONENT_SM ? 1 : 0),
@@ -250,8 +302,6 @@ void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load)
         x->unrequested = true;
         x->load = load;
     }
-    if (why != EFS_LOAD_READAHEAD && why != EFS_LOAD_PREFETCH && !x->scan_bytes)
-        efs_retry(fs, EFS_RETRY_PREFAULT);
     efs_retry(fs, EFS_RETRY_SEGMENTS); /* an eviction for it may have emptied a retiring segment */
 }
 
@@ -261,6 +311,7 @@ void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load)
     efs_extent_free(fs, x, load->components);
     x->state = load->was;
     efs_extent_enlist(fs, load->extent);
+    efs_extent_released(fs, load->extent);
     load_put(fs, load);
 }
 
@@ -295,12 +346,12 @@ bool efs_extent_is_being_read(const struct efs *fs, uint32_t extent)
            !(load && (atomic_load(&load->e.change) == EFS_IO_CANCEL || atomic_load(&load->sm.change) == EFS_IO_CANCEL));
 }
 
-/* Starts read-ahead of an extent. Bytes read ahead and not used yet are limited (ahead_max_bytes), so that read-ahead
- * does not evict itself. */
+/* Starts read-ahead of an extent. Bytes read ahead and not used yet are limited to half of the memory for pools, so
+ * that read-ahead does not evict itself. */
 static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
 {
     if (fs->extents->waiting || fs->admission_starved || fs->closing ||
-        fs->extents->ahead_bytes + bytes > fs->extents->ahead_max_bytes ||
+        fs->extents->ahead_bytes + bytes > efs_account_available(&fs->account) / 2 ||
         efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_READAHEAD) < 0)
         return false;
     x->ahead_bytes = (uint32_t)bytes;
@@ -315,7 +366,7 @@ bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent)
     if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
         return true;
     size_t bytes = efs_extent_span(fs, x, x->required & ~(unsigned)x->resident);
-    if (!efs_extents_scan_reserve(fs, bytes, false))
+    if (!efs_extents_scan_reserve(fs, bytes))
         return false;
     bool was_empty = x->resident == 0;
     if (was_empty)
@@ -323,8 +374,6 @@ bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent)
     bool started = extent_load_ahead(fs, x, bytes);
     if (was_empty) {
         efs_extent_set_scan(fs, x, started);
-        x->sequential = started;
-        x->consumed_bytes = 0;
         x->scan_clock = fs->extents->streams.clock;
     }
     return started;
@@ -374,7 +423,7 @@ void efs_extents_prefetch_raise(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
         struct efs_extent_load *load = load_unrequested(fs, i);
-        if (load && load->prefetch)
+        if (load && load->why == EFS_LOAD_PREFETCH)
             load_raise(fs, load);
     }
 }
@@ -383,7 +432,7 @@ void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
         struct efs_extent_load *load = load_unrequested(fs, i);
-        if (!load || !load->prefetch)
+        if (!load || load->why != EFS_LOAD_PREFETCH)
             continue;
         atomic_store(&load->e.change, EFS_IO_CANCEL);
         atomic_store(&load->sm.change, EFS_IO_CANCEL);

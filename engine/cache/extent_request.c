@@ -11,10 +11,9 @@
 #include <assert.h>
 #include <errno.h>
 
-bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
-                              struct efs_extent_waiter *waiter)
+bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter)
 {
-    efs_extent_accessed(fs, extent, pace, bytes);
+    efs_extent_accessed(fs, extent, pace);
     return efs_extent_request(fs, extent, waiter);
 }
 
@@ -72,14 +71,15 @@ errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_w
     }
     if (x->state == EFS_EXTENT_LOADING) {
         if (!efs_extent_is_being_read(fs, extent))
-            return -EBUSY;
+            return -EAGAIN;
         waiter->reserved = EFS_RESERVED_READING;
         return 0;
     }
     errint_t rc;
     do
         rc = efs_extent_load_prepare(fs, extent, EFS_LOAD_DEMAND, &waiter->load);
-    while (rc == -EAGAIN && efs_extents_only_long_refs(fs) && efs_extents_reclaim_protected(fs));
+    while (rc == -EAGAIN && efs_extents_only_long_refs(fs) &&
+           efs_extents_evict(fs, EFS_VICTIMS_KEPT) == EFS_EVICTED_ONE);
     if (rc == 0)
         waiter->reserved = EFS_RESERVED_LOAD;
     return rc;

@@ -86,7 +86,7 @@ void efs_extent_put_later(struct efs *fs, struct efs_extent_waiter *waiter)
     waiter->next = atomic_load(&fs->extents->used_up);
     while (!atomic_compare_exchange_weak(&fs->extents->used_up, &waiter->next, waiter))
         ;
-    if (!atomic_load(&fs->extents->wanted)) /* who sets it later finds the waiter in the list */
+    if (!atomic_load(&fs->extents->wanted)) /* a thread that sets it later finds the waiter in the list */
         return;
     efs_lock(fs);
     efs_extents_put_used_up(fs);
@@ -137,6 +137,5 @@ bool efs_extents_only_long_refs(const struct efs *fs)
     bool loading = false;
     for (unsigned why = 0; why < EFS_LOADS; why++)
         loading |= extents->loads[why] != 0;
-    return extents->refs == extents->long_refs && !loading && !extents->move.busy &&
-           !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing;
+    return extents->refs == extents->long_refs && !loading && !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing;
 }

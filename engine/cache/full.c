@@ -48,41 +48,18 @@ void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile)
         efs_retry(fs, EFS_RETRY_BUDGET);
 }
 
-/* The link in the free list to a memory file of this size: of the kind `use`, else PRIVATE. *result is NULL: none. */
-static struct efs_memfile **full_find_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
-{
-    struct efs_memfile **found = NULL, **p = &fs->full->free;
-    for (; *p; p = &(*p)->next) {
-        assert((*p)->kind != EFS_MEMFILE_EXPORTED);
-        if ((*p)->bytes == bytes && (*p)->kind == use)
-            return p;
-        if ((*p)->bytes == bytes && !found && (*p)->kind == EFS_MEMFILE_PRIVATE)
-            found = p;
-    }
-    return found ? found : p;
-}
-
-bool efs_full_has_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
-{
-    return *full_find_memfile(fs, bytes, use) != NULL;
-}
-
 struct efs_memfile *efs_full_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
 {
-    struct efs_memfile **p = full_find_memfile(fs, bytes, use), *memfile = *p;
+    struct efs_memfile **found = NULL, **p = &fs->full->free;
+    for (; *p && !(found && (*found)->kind == use); p = &(*p)->next) {
+        assert((*p)->kind != EFS_MEMFILE_EXPORTED);
+        if ((*p)->bytes == bytes && ((*p)->kind == use || (!found && (*p)->kind == EFS_MEMFILE_PRIVATE)))
+            found = p;
+    }
+    struct efs_memfile *memfile = found ? *found : NULL;
     if (memfile)
-        *p = memfile->next;
+        *found = memfile->next;
     return memfile;
-}
-
-bool efs_full_has_free(const struct efs *fs)
-{
-    return fs->full->free != NULL;
-}
-
-uint32_t efs_full_oldest_evictable(const struct efs *fs)
-{
-    return fs->full->evictable.oldest;
 }
 
 /* ---- READY experts; lock held ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * full.h - the full pool: experts decoded into memory files. Only files of this room access fields of struct
- * efs_full_pool; any code with the lock may read struct efs_full. With efs.lock held unless stated otherwise.
+ * full.h - the full pool: experts decoded into memory files. Only files of this room write; any code with
+ * the lock may read. With efs.lock held unless stated otherwise.
  */
 #ifndef EFS_FULL_H
 #define EFS_FULL_H
@@ -31,6 +31,11 @@ struct efs_full_pool {
     uint32_t ready_count, leased_count, filling_count, copied_count;
     uint64_t leased_bytes, leased_evictable_bytes; /* of leased experts; of those that are not kept full */
 };
+
+static inline const struct efs_full_pool *efs_full_pool(const struct efs *fs)
+{
+    return fs->full;
+}
 
 static inline const struct efs_full *efs_full_of(const struct efs *fs, uint32_t expert)
 {
@@ -75,13 +80,9 @@ errint_t efs_full_make_window(struct efs *fs, uint32_t expert);
 /* Sets whether the cache state keeps the expert full. */
 void efs_full_protect(struct efs *fs, uint32_t expert, bool protected);
 void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes);
-/* Whether a free memory file of this size can be reused for this use. */
-bool efs_full_has_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use);
 size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert); /* size of its memory file: whole pages */
-/* Takes a free memory file of this size for this use. NULL: none. */
+/* Takes a free memory file of this size: of the kind `use`, else PRIVATE. NULL: none. */
 struct efs_memfile *efs_full_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use);
-bool efs_full_has_free(const struct efs *fs);             /* of any size */
-uint32_t efs_full_oldest_evictable(const struct efs *fs); /* EFS_NONE: none */
 /* Puts an expert's memory file on the free list, or frees it if it is EXPORTED. */
 void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile);
 /* The list, protected or evictable, of a READY expert. */

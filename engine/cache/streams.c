@@ -26,7 +26,7 @@ static bool walk_is_sequential(const struct efs_walk *w)
 
 static bool walk_is_live(const struct efs_streams *s, const struct efs_walk *w)
 {
-    return w->serial && s->clock - w->used <= IDLE_BYTES;
+    return w->used && s->clock - w->used <= IDLE_BYTES;
 }
 
 /* Whether the walk is a stream: live, sequential, and STREAM_BYTES were read in it. */
@@ -46,7 +46,7 @@ static uint64_t walk_behind_bytes(const struct efs_streams *s)
 static bool walk_fits(const struct efs_streams *s, const struct efs_walk *w, uint32_t file, uint64_t offset,
                       uint64_t *distance)
 {
-    if (!w->serial || w->file != file || offset < w->begin)
+    if (!w->used || w->file != file || offset < w->begin)
         return false;
     if (offset >= w->end) {
         *distance = offset - w->end;
@@ -77,7 +77,7 @@ static struct efs_walk *walk_slot(struct efs_streams *s)
     for (uint32_t i = 0; i < EFS_WALKS; i++) {
         struct efs_walk *w = &s->walks[i];
         bool keep = walk_is_live(s, w) && walk_is_sequential(w);
-        if (!w->serial)
+        if (!w->used)
             return w;
         if (keep < keep_oldest || (keep == keep_oldest && w->used < oldest->used)) {
             oldest = w;
@@ -109,7 +109,7 @@ static void walk_inherit(const struct efs_streams *s, struct efs_walk *fresh)
 
 static struct efs_walk *walk_begin(struct efs_streams *s, uint32_t file, uint64_t offset)
 {
-    struct efs_walk fresh = {.file = file, .begin = offset, .end = offset, .serial = ++s->serial};
+    struct efs_walk fresh = {.file = file, .begin = offset, .end = offset};
     walk_inherit(s, &fresh);
     struct efs_walk *w = walk_slot(s);
     *w = fresh;
@@ -152,7 +152,7 @@ static void walk_join(struct efs_streams *s, struct efs_walk *w)
         w->ahead_until = v->ahead_until > w->ahead_until ? v->ahead_until : w->ahead_until;
         w->group = w->group == v->group || v->group == 0 ? w->group : UINT32_MAX;
         w->scan |= v->scan;
-        v->serial = 0;
+        v->used = 0;
     }
 }
 
@@ -185,13 +185,10 @@ void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, siz
     s->live = 0;
     for (uint32_t i = 0; i < EFS_WALKS; i++)
         s->live += walk_is_stream(s, &s->walks[i]);
-    *step = (struct efs_step){.walk = (uint32_t)(w - s->walks), .serial = w->serial};
+    *step = (struct efs_step){.walk = w};
     if (!walk_is_sequential(w) && !w->scan)
         return;
-    if (!w->scan && streams_is_scan(s, w)) {
-        w->scan = step->scan_begins = true;
-        step->scan_from = w->begin;
-    }
+    w->scan = w->scan || streams_is_scan(s, w);
     step->pace = w->scan ? EFS_PACE_SCAN : EFS_PACE_SEQUENTIAL;
 }
 
@@ -207,10 +204,9 @@ uint64_t efs_streams_quota(const struct efs_streams *s)
     return s->live > 1 ? 2 * s->window : s->window;
 }
 
-bool efs_streams_ahead(const struct efs_streams *s, const struct efs_step *step, uint64_t *from, uint64_t *to)
+bool efs_streams_ahead(const struct efs_streams *s, const struct efs_walk *w, uint64_t *from, uint64_t *to)
 {
-    const struct efs_walk *w = &s->walks[step->walk];
-    if (!step->serial || w->serial != step->serial || !walk_is_sequential(w))
+    if (!walk_is_sequential(w))
         return false;
     /* less than the window: extents that a scan has read stay for its other threads, and those of other walks stay
      * cached */
@@ -227,11 +223,4 @@ bool efs_streams_ahead(const struct efs_streams *s, const struct efs_step *step,
             *to = v->begin;
     }
     return *to > *from + window / 8; /* in steps of at least 1/8 of the window */
-}
-
-void efs_streams_advanced(struct efs_streams *s, const struct efs_step *step, uint64_t until)
-{
-    struct efs_walk *w = &s->walks[step->walk];
-    if (w->serial == step->serial)
-        w->ahead_until = until;
 }

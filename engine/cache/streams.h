@@ -20,14 +20,13 @@
  * cached, it would evict extents that other readers need, and it does not read an extent twice. */
 enum efs_pace { EFS_PACE_RANDOM, EFS_PACE_SEQUENTIAL, EFS_PACE_SCAN };
 
-/* A walk through [begin, end) of a file, with gaps. Members are bytes, except serial, file, steps and group. */
+/* A walk through [begin, end) of a file, with gaps. Members are bytes, except file, steps and group. */
 struct efs_walk {
-    uint64_t serial; /* identifies the walk; 0: free slot */
     uint64_t begin, end;
     uint64_t fresh;                        /* bytes read in it */
     uint64_t recent_bytes, recent_advance; /* recently: bytes read; bytes that end has advanced by */
-    uint64_t ahead_until;                  /* read ahead up to this offset */
-    uint64_t used;                         /* efs_streams.clock at the last read */
+    uint64_t ahead_until;                  /* read ahead up to this offset; set by the caller of efs_streams_ahead() */
+    uint64_t used;                         /* efs_streams.clock at the last read; 0: free slot */
     uint32_t file, steps;                  /* steps: requests that advanced it */
     uint32_t group;                        /* 1 + the group that it reads; UINT32_MAX: several groups; 0: none yet */
     bool scan;
@@ -36,27 +35,21 @@ struct efs_walk {
 struct efs_streams {
     struct efs_walk walks[EFS_WALKS];
     uint64_t window; /* read-ahead window of a stream, bytes */
-    uint64_t serial;
-    uint64_t clock; /* bytes requested by all readers */
-    uint32_t live;  /* walks that are recent, sequential and long enough to be streams */
+    uint64_t clock;  /* bytes requested by all readers */
+    uint32_t live;   /* walks that are recent, sequential and long enough to be streams */
 };
 
 /* The classification of a request. */
 struct efs_step {
     enum efs_pace pace;
-    bool scan_begins; /* the walk was detected as a scan by this request; its requests from scan_from on belong to it */
-    uint64_t scan_from;
-    uint32_t walk;
-    uint64_t serial;
+    struct efs_walk *walk; /* NULL: none; valid until the next request is classified */
 };
 
 /* Classifies a request. group: of its first byte, UINT32_MAX for none. */
 void efs_streams_note(struct efs_streams *streams, uint32_t file, uint64_t offset, size_t bytes, uint32_t group,
                       struct efs_step *step);
 /* The range to read ahead now; false: none. */
-bool efs_streams_ahead(const struct efs_streams *streams, const struct efs_step *step, uint64_t *from, uint64_t *to);
-/* Records that the caller has read ahead up to `until`, which is less than *to if memory or the quota was short. */
-void efs_streams_advanced(struct efs_streams *streams, const struct efs_step *step, uint64_t until);
+bool efs_streams_ahead(const struct efs_streams *streams, const struct efs_walk *walk, uint64_t *from, uint64_t *to);
 /* Limit of bytes of scan extents, for all streams together. */
 uint64_t efs_streams_quota(const struct efs_streams *streams);
 

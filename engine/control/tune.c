@@ -264,9 +264,9 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char
         return efs_fail(err, -ENOENT, "there is no expert %u", expert);
     if (to == EFS_POOL_F && !fs->options.full_pool)
         return efs_fail(err, -EINVAL, "this mount has no full pool\nhint: pin C or - (none)");
-    uint32_t layer = efs_cache_layer_of(fs, expert);
-    uint32_t first = whole_layer ? efs_cache_layer_first(fs, layer) : expert;
-    uint32_t end = whole_layer ? efs_cache_layer_first(fs, layer + 1) : expert + 1;
+    uint32_t layer = efs_cache(fs)->expert[expert].layer;
+    uint32_t first = whole_layer ? efs_cache(fs)->layer_first[layer] : expert;
+    uint32_t end = whole_layer ? efs_cache(fs)->layer_first[layer + 1] : expert + 1;
     efs_lock(fs);
     for (uint32_t e = first; e < end; e++)
         efs_cache_user_pin(fs, e, to);

@@ -38,9 +38,7 @@ enum efs_retry {
     EFS_RETRY_BUDGET,   /* evict memory above the budget; wake threads that wait for the end of that */
     EFS_RETRY_ADMIT,    /* requests that wait for memory */
     EFS_RETRY_EXTENTS,  /* extents that wait for memory */
-    EFS_RETRY_MOVE,     /* move or drop unused extents in retiring segments */
     EFS_RETRY_SEGMENTS, /* release retiring segments that are empty */
-    EFS_RETRY_PREFAULT, /* a load was started: the pool may soon need more segments */
     EFS_RETRY_IDLE,     /* the disk may be idle: read predicted experts, fill empty memory */
     EFS_RETRY_PLAN,     /* an input of the plan has changed */
     EFS_RETRY_COUNT

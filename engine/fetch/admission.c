@@ -64,11 +64,6 @@ static struct held request_held(const struct efs *fs, struct efs_request *reques
     return held;
 }
 
-static bool request_holds_some(const struct efs *fs, struct efs_request *request)
-{
-    return request_held(fs, request).some;
-}
-
 /* Whether the rest of a request waits for memory that other requests pin, or that is in use. */
 static bool request_waits_for_others(const struct efs *fs, struct efs_request *request)
 {
@@ -127,7 +122,7 @@ static void item_fail(struct efs *fs, struct efs_request_item *item, errint_t er
     efs_item_defer_answer(fs, item, error);
 }
 
-/* Admits those of these items that wait, or none. 0; -EAGAIN, -EBUSY, -ENOMEM: see efs_items_reserve(). */
+/* Admits those of these items that wait, or none. 0; -EAGAIN, -ENOMEM: see efs_items_reserve(). */
 static errint_t items_admit(struct efs *fs, struct efs_request_item *items, uint32_t count)
 {
     errint_t rc = efs_items_reserve(fs, items, count);
@@ -182,7 +177,7 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
     for (uint32_t i = 0; fs->closing && i < count; i++)
         if (items[i].waiting)
             item_fail(fs, &items[i], -ECANCELED);
-    bool oversize = request->together && (request_holds_some(fs, request) || efs_items_are_oversize(fs, items, count));
+    bool oversize = request->together && (request_held(fs, request).some || efs_items_are_oversize(fs, items, count));
     if (request->together && !oversize) {
         errint_t rc = items_admit(fs, items, count);
         if (rc == 0 || items_wait(fs, items, count, rc))
@@ -190,7 +185,7 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
         oversize = request->waiting > 1 && !memory_will_come(fs);
     }
     errint_t rc = request_admit_each(fs, request);
-    if (rc < 0 && (oversize || request_holds_some(fs, request)) && request_may_wait_long(fs, request))
+    if (rc < 0 && (oversize || request_held(fs, request).some) && request_may_wait_long(fs, request))
         request_set_oversize(request, true);
     return rc;
 }
@@ -246,7 +241,7 @@ static bool queue_look_at_drops(struct efs *fs)
  * admitted one by one. */
 static bool request_has_turn(const struct efs *fs, struct efs_request *request, bool own_caller, bool others_hold)
 {
-    bool holds = request_holds_some(fs, request);
+    bool holds = request_held(fs, request).some;
     if ((holds && !request->in_line) != own_caller)
         return false;
     return holds || !others_hold || !request->together ||
@@ -287,7 +282,7 @@ static void admission_run(struct efs *fs)
     errint_t rc = queue_run(fs, false, some_hold);
     if (rc == 0)
         rc = queue_run(fs, true, some_hold);
-    fs->admission_starved = (rc == -EAGAIN || rc == -EBUSY) && !efs_extents_only_long_refs(fs);
+    fs->admission_starved = rc == -EAGAIN && !efs_extents_only_long_refs(fs);
     if (starved && !fs->admission_starved)
         efs_retry(fs, EFS_RETRY_EXTENTS);
     efs_extents_set_wanted(fs);
@@ -317,7 +312,7 @@ bool efs_admission_is_live(const struct efs *fs)
     bool retried = fs->queue_starts || fs->deferred.admitted || fs->deferred.retries & 1u << EFS_RETRY_ADMIT;
     bool in_flight = !efs_extents_only_long_refs(fs);
     return (fs->items_waiting == 0 || retried || memory_will_come(fs)) &&
-           (!fs->admission_starved || retried || in_flight) && (efs_extents_none_wait(fs) || retried || in_flight);
+           (!fs->admission_starved || retried || in_flight) && (!efs_extents(fs)->waiting || retried || in_flight);
 }
 
 void efs_admission_run(struct efs *fs)

@@ -16,11 +16,11 @@ static bool span_find(const struct efs *fs, const char *stack, uint32_t layer, s
 {
     const struct efs_store *store = fs->store;
     size_t stack_bytes = strlen(stack);
-    for (uint32_t l = 0; l < efs_cache_layers(fs); l++) {
-        const struct efs_disk_group *g = &store->groups[efs_cache_layer_first(fs, l)];
+    for (uint32_t l = 0; l < efs_cache(fs)->layers; l++) {
+        const struct efs_disk_group *g = &store->groups[efs_cache(fs)->layer_first[l]];
         if (g->layer == layer && g->stack_bytes == stack_bytes &&
             memcmp(store->strings + g->stack_offset, stack, stack_bytes) == 0) {
-            *span = (struct span){efs_cache_layer_first(fs, l), efs_cache_layer_first(fs, l + 1)};
+            *span = (struct span){efs_cache(fs)->layer_first[l], efs_cache(fs)->layer_first[l + 1]};
             return true;
         }
     }

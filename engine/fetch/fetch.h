@@ -42,7 +42,6 @@ struct efs_part {
     uint32_t shards, next_shard, done_shards; /* guarded by request->lock, as is ready */
     bool ready;                               /* the extent is in memory and referenced: its shards may be decoded */
     bool early;                               /* it was loaded, or failed, before its item was started */
-    struct efs_io *read[2];                   /* E, SM: while the reads of its item are put in order */
     struct efs_uncached uncached;
 };
 
@@ -155,9 +154,9 @@ void efs_admission_cancel(struct efs *fs, efs_cancel_item_fn *cancelled, const v
 
 /* ---- reserve.c: with efs.lock held ---- */
 /* The items are of one request; those that do not wait are skipped. */
-/* Takes the memory of all of them, or nothing. 0: efs_items_commit() follows in the same critical section. -EBUSY: some
- * memory is being freed, or an extent is being moved or made; -EAGAIN: there are blocks of the chunk pool in use;
- * -ENOMEM: the items do not fit next to pinned memory. */
+/* Takes the memory of all of them, or nothing. 0: efs_items_commit() follows in the same critical section. -EAGAIN:
+ * memory is being freed, or blocks of the chunk pool are in use; -ENOMEM: the items do not fit next to pinned memory.
+ */
 errint_t efs_items_reserve(struct efs *fs, struct efs_request_item *items, uint32_t count);
 void efs_items_commit(struct efs *fs, struct efs_request_item *items, uint32_t count);
 /* Whether several items wait that cannot be in memory at once, even if nothing else is. A single one is admitted

@@ -44,9 +44,9 @@ static void open_arrived(void *arg, errint_t error, struct efs_client_request *r
 /* Removes opens of the first one's layer from the list: at most COALESCE_MAX, one per expert. Returns their number. */
 static uint32_t coalesce_pop_layer(const struct efs *fs, struct efs_open **list, struct efs_need *needs, void **taken)
 {
-    uint32_t count = 0, layer = efs_cache_layer_of(fs, (*list)->expert);
+    uint32_t count = 0, layer = efs_cache(fs)->expert[(*list)->expert].layer;
     for (struct efs_open **p = list, *w; (w = *p) && count < COALESCE_MAX;) {
-        bool take = efs_cache_layer_of(fs, w->expert) == layer;
+        bool take = efs_cache(fs)->expert[w->expert].layer == layer;
         for (uint32_t i = 0; i < count && take; i++)
             take = needs[i].expert != w->expert;
         if (!take) {

@@ -242,37 +242,17 @@ static bool part_loaded(struct efs *fs, struct efs_extent_waiter *waiter)
 
 /* ---- start ---- */
 
-/* Lock held: requests a part's extent, and takes its reads off the deferred ones: efs_item_request_parts() defers them
- * in its own order. */
-static void part_request(struct efs *fs, struct efs_part *p)
-{
-    const struct efs_extent *x = efs_extent(fs, p->waiter.extent);
-    struct efs_io **before = fs->deferred.reads.tail;
-    bool resident =
-        p->waiter.reserved ? efs_extent_commit(fs, &p->waiter) : efs_extent_request(fs, p->waiter.extent, &p->waiter);
-    for (struct efs_io *r = *before; r; r = r->next)
-        p->read[r->data == x->e.data ? 0 : 1] = r;
-    *before = NULL;
-    fs->deferred.reads.tail = before;
-    if (resident)
-        p->early = true;
-    else
-        p->item->from_disk = true;
-}
-
-/* Defers E components before SM components. */
 void efs_item_request_parts(struct efs_request_item *item)
 {
     struct efs *fs = item->request->fs;
-    for (uint32_t i = 0; i < item->part_count; i++)
-        part_request(fs, &item->parts[i]);
-    for (unsigned component = 0; component < 2; component++)
-        for (uint32_t i = 0; i < item->part_count; i++) {
-            struct efs_io *r = item->parts[i].read[component];
-            item->parts[i].read[component] = NULL;
-            if (r)
-                efs_defer_read(fs, r);
-        }
+    for (uint32_t i = 0; i < item->part_count; i++) {
+        struct efs_part *p = &item->parts[i];
+        if (p->waiter.reserved ? efs_extent_commit(fs, &p->waiter)
+                               : efs_extent_request(fs, p->waiter.extent, &p->waiter))
+            p->early = true;
+        else
+            item->from_disk = true;
+    }
 }
 
 void efs_item_begin(struct efs_request_item *item)

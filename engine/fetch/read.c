@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * read.c - read requests: splits a request into parts, one per extent, and serves each part from where its bytes are.
- * All extents are requested in one critical section, or in one per PARTS_PER_LOCK parts. Parts that are in memory are
- * finished on the calling thread, the other parts by a worker when their extent is loaded. No part waits while it holds
- * another part's memory, so readers cannot deadlock.
+ * All extents are requested in one critical section. Parts that are in memory are finished on the calling thread, the
+ * other parts by a worker when their extent is loaded. No part waits while it holds another part's memory, so readers
+ * cannot deadlock.
  */
 #include "fetch.h"
 #include "small.h"
-#include "stream.h"
 
 #include "container.h"
 #include "sys.h"
@@ -16,10 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARTS_PER_LOCK 64u   /* parts requested in one critical section */
 #define PARTIAL_SHARE 8      /* a partial read is at most 1/8 of its extent */
 #define AROUND_BYTES 32768u  /* minimum size of a request that may be the kernel's read-around */
 #define WHOLE_EXPERT_SHARE 8 /* a miss loads the whole expert if it is at most 1/8 of the budget */
+
+struct efs_stream { /* walks are shared by all streams: efs_extents.streams */
+    bool no_readahead, may_block;
+};
 
 struct read;
 struct part { /* the bytes of a read in one extent */
@@ -202,17 +204,15 @@ static errint_t read_split(struct read *r, const struct efs_view_location *at, s
                                   .group = object->group,
                                   .dst = dst + done,
                                   .waiter = {.extent = extent, .job.run = part_run}};
-        if (part_joins(parts, &part)) {
-            done += n;
+        done += n;
+        if (part_joins(parts, &part))
             continue;
-        }
         struct part *p = efs_sys_calloc(1, sizeof(*p));
         if (!p)
             return -ENOMEM;
         *p = part;
         parts_add(parts, p);
         part_detect_partial(p, end);
-        done += n;
     }
     return 0;
 }
@@ -252,63 +252,39 @@ static errint_t read_prepare(struct read *r, uint32_t file, uint64_t offset, uin
 
 /* ---- with lock held ---- */
 
-/* Calls visit() for the extents of bytes [from, to) of a file, in order, until it returns false. Returns the offset
- * reached. */
-typedef bool extent_fn(struct efs *fs, uint32_t extent);
-
-static uint64_t each_extent(struct efs *fs, uint32_t file, uint64_t from, uint64_t to, extent_fn *visit)
-{
-    uint64_t size = efs_view_bytes(&fs->view, file), at = from;
-    uint32_t before = EFS_NONE;
-    while (at < to && at < size) {
-        struct efs_view_location seg;
-        efs_view_locate(&fs->view, file, at, &seg);
-        uint64_t step = seg.bytes;
-        if (seg.object != EFS_NONE) {
-            uint64_t end;
-            uint32_t extent = efs_extent_at(fs, seg.object, seg.object_offset, &end);
-            if (end - seg.object_offset < step)
-                step = end - seg.object_offset;
-            if (extent != before && !visit(fs, extent))
-                break;
-            before = extent;
-        }
-        at += step;
-    }
-    return at;
-}
-
-static bool extent_pass(struct efs *fs, uint32_t extent)
-{
-    efs_extent_mark_scan(fs, extent);
-    return true;
-}
-
-/* Classifies a read. If it makes its walk a scan, marks the extents that the walk has read. group: of the first byte,
- * or EFS_NONE. */
+/* Classifies a read. group: of the first byte, or EFS_NONE. */
 static struct efs_step read_classify(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset,
                                      size_t len, uint32_t group)
 {
     struct efs_step step = {.pace = EFS_PACE_RANDOM};
     if (s && s->no_readahead)
         step.pace = EFS_PACE_SEQUENTIAL;
-    if (!s || s->no_readahead)
-        return step;
-    efs_streams_note(efs_extents_streams(fs), file, offset, len, group, &step);
-    if (step.scan_begins)
-        each_extent(fs, file, step.scan_from, offset + len, extent_pass);
+    else if (s)
+        efs_streams_note(efs_extents_streams(fs), file, offset, len, group, &step);
     return step;
 }
 
-/* Starts read-ahead for a sequential reader. */
+/* Starts read-ahead for a sequential reader, as far as memory and the quota of the streams allow. */
 static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t file)
 {
-    uint64_t from, to;
-    if (step->pace == EFS_PACE_RANDOM || !step->serial)
+    uint64_t at, to;
+    if (step->pace == EFS_PACE_RANDOM || !step->walk ||
+        !efs_streams_ahead(efs_extents_streams(fs), step->walk, &at, &to))
         return;
-    if (efs_streams_ahead(efs_extents_streams(fs), step, &from, &to))
-        efs_streams_advanced(efs_extents_streams(fs), step,
-                             each_extent(fs, file, from, to, efs_extent_read_ahead_scan));
+    uint64_t size = efs_view_bytes(&fs->view, file);
+    while (at < to && at < size) {
+        struct efs_view_location seg;
+        efs_view_locate(&fs->view, file, at, &seg);
+        uint64_t bytes = seg.bytes, end;
+        if (seg.object != EFS_NONE) {
+            uint32_t extent = efs_extent_at(fs, seg.object, seg.object_offset, &end);
+            bytes = end - seg.object_offset < bytes ? end - seg.object_offset : bytes;
+            if (!efs_extent_read_ahead_scan(fs, extent))
+                break;
+        }
+        at += bytes;
+    }
+    step->walk->ahead_until = at;
 }
 
 /* Pins the part's expert in the full pool, and returns the address of the object's bytes. NULL: not READY, or the
@@ -317,14 +293,9 @@ static const uint8_t *range_pin(struct efs *fs, const struct part *p)
 {
     if (!fs->options.full_pool || p->group >= fs->store->expert_count)
         return NULL;
-    const uint8_t *data = efs_full_pin(fs, p->group);
-    if (!data)
-        return NULL;
     uint64_t at = efs_view_expert_offset(&fs->view, p->group, efs_extent(fs, p->waiter.extent)->object);
-    if (at != UINT64_MAX)
-        return data + at;
-    efs_full_copy_end(fs, p->group);
-    return NULL;
+    const uint8_t *data = at == UINT64_MAX ? NULL : efs_full_pin(fs, p->group);
+    return data ? data + at : NULL;
 }
 
 /* Whether to read the part without loading its extent. True if it is of another expert than the adjacent part of the
@@ -350,7 +321,7 @@ struct served {
  * read ahead for, are short once the kernel has stopped reading ahead because they are random. */
 static bool part_is_small(const struct part *p, const struct efs_step *step)
 {
-    return p->read->bytes <= EFS_SMALL_BYTES && (step->pace == EFS_PACE_RANDOM || !step->serial) &&
+    return p->read->bytes <= EFS_SMALL_BYTES && (step->pace == EFS_PACE_RANDOM || !step->walk) &&
            efs_small_serves(p->read->fs, p->waiter.extent, p->object, p->begin, p->bytes);
 }
 
@@ -370,7 +341,7 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
         parts_add(&served->direct, p);
         return false;
     }
-    if (efs_extent_request_paced(fs, p->waiter.extent, step->pace, p->bytes, &p->waiter)) {
+    if (efs_extent_request_paced(fs, p->waiter.extent, step->pace, &p->waiter)) {
         efs_count(&fs->stats, reads_c, 1);
         return true;
     }
@@ -382,14 +353,12 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
     return false;
 }
 
-/* Requests parts in order: all, or PARTS_PER_LOCK and the rest of a pinned range. Parts that are not loaded by way of
- * the chunk pool are appended to the lists. */
+/* Requests parts in order. Parts that are not loaded by way of the chunk pool are appended to the lists. */
 static void read_request(struct efs *fs, struct parts *parts, const struct efs_step *step, struct served *served)
 {
     const uint8_t *data = NULL;
-    for (uint32_t n = 0; parts->head && (n < PARTS_PER_LOCK || (data && !parts->head->range_bytes)); n++) {
-        struct part *p = parts->head;
-        parts->head = p->next;
+    for (struct part *p = parts->head, *next; p; p = next) {
+        next = p->next;
         if (p->range_bytes) {
             if (p->group < fs->store->expert_count && step->pace != EFS_PACE_SCAN) /* scans do not count as uses */
                 efs_use_bytes(fs, p->group, p->range_bytes);
@@ -478,11 +447,6 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     efs_lock(fs);
     struct efs_step step = read_classify(fs, stream, file, offset, len, group);
     read_request(fs, &parts, &step, &served);
-    while (parts.head) { /* other threads can take the lock between */
-        efs_unlock(fs);
-        efs_lock(fs);
-        read_request(fs, &parts, &step, &served);
-    }
     read_ahead(fs, &step, file);
     efs_unlock(fs);
     if (served.full.head)
@@ -493,4 +457,40 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     }
     read_run(&served.ready);
     read_end(r);
+}
+
+bool efs_file_reads_pages(struct efs *fs, uint32_t file, uint64_t offset)
+{
+    struct efs_view_location at;
+    uint64_t end;
+    if (!fs->small || offset >= efs_view_bytes(&fs->view, file))
+        return false;
+    efs_view_locate(&fs->view, file, offset, &at);
+    if (at.object == EFS_NONE)
+        return false;
+    uint32_t extent = efs_extent_at(fs, at.object, at.object_offset, &end);
+    efs_lock(fs);
+    bool serves = efs_small_serves(fs, extent, at.object, at.object_offset, 1);
+    efs_unlock(fs);
+    return serves;
+}
+
+errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **out)
+{
+    (void)fs;
+    *out = NULL;
+    if (hints & ~(uint32_t)(EFS_STREAM_NO_READAHEAD | EFS_STREAM_MAY_BLOCK))
+        return -EINVAL;
+    struct efs_stream *s = efs_sys_calloc(1, sizeof(*s));
+    if (!s)
+        return -ENOMEM;
+    *s =
+        (struct efs_stream){.no_readahead = hints & EFS_STREAM_NO_READAHEAD, .may_block = hints & EFS_STREAM_MAY_BLOCK};
+    *out = s;
+    return 0;
+}
+
+void efs_stream_free(struct efs_stream *stream)
+{
+    free(stream);
 }

@@ -83,7 +83,7 @@ static errint_t full_reserve(struct efs *fs, struct efs_request_item *item)
     errint_t rc = efs_budget_get_memfile(fs, efs_memfile_bytes(fs, item->expert), use, &item->memfile);
     if (rc == 0)
         item->got = EFS_GOT_MEMFILE;
-    return rc == -EAGAIN ? -EBUSY : rc; /* segments, or memory files, are being freed */
+    return rc;
 }
 
 static void full_unreserve(struct efs *fs, struct efs_request_item *item)

@@ -75,8 +75,8 @@ errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const 
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < routing.count; i++) {
-        layer.layer = efs_cache_layer_of(fs, needs[i].expert);
-        ids[i] = needs[i].expert - efs_cache_layer_first(fs, layer.layer);
+        layer.layer = efs_cache(fs)->expert[needs[i].expert].layer;
+        ids[i] = needs[i].expert - efs_cache(fs)->layer_first[layer.layer];
     }
     if (!hint)
         efs_prefetcher_observe(fs, &layer);

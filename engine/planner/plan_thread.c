@@ -63,8 +63,8 @@ struct efs_plan_thread {
 static void profile_assume(const struct efs *fs, struct efs_profile *p)
 {
     *p = (struct efs_profile){.content_hash = fs->store->sb.content_hash,
-                              .layers = efs_cache_layers(fs),
-                              .experts = efs_cache_width(fs),
+                              .layers = efs_cache(fs)->layers,
+                              .experts = efs_cache(fs)->width,
                               .tensors = 3,
                               .shards = 4,
                               .workers = fs->options.workers,
@@ -163,7 +163,7 @@ static void thread_profile(struct efs_plan_thread *s)
 static errint_t thread_history(struct efs_plan_thread *s, struct efs_error *err)
 {
     struct efs *fs = s->fs;
-    const uint32_t layers = efs_cache_layers(fs), width = efs_cache_width(fs);
+    const uint32_t layers = efs_cache(fs)->layers, width = efs_cache(fs)->width;
     errint_t rc;
     if (!fs->options.no_state) {
         struct efs_error why = {""};
@@ -232,7 +232,7 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
     const struct efs_profile *p = &s->profile;
     struct efs_rates_now rates; /* current; how much is kept coded and decoded later depends on the plan */
     efs_estimator_now(s->fs->estimator, &rates, NULL, NULL);
-    int rc = efs_skew_learn(skew, &s->history, efs_cache_layers(s->fs), efs_cache_width(s->fs), chosen);
+    int rc = efs_skew_learn(skew, &s->history, efs_cache(s->fs)->layers, efs_cache(s->fs)->width, chosen);
     if (rc < 0)
         return rc;
     struct efs_pools_request request = {.costs = {.full_bytes = p->full_bytes,
@@ -264,7 +264,7 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
 static unsigned pools_now(struct efs *fs)
 {
     unsigned pools = efs_cache_tuning(fs)->pools;
-    if (!fs->options.full_pool || (!efs_cache_was_leased(fs) && !fs->options.prealloc))
+    if (!fs->options.full_pool || (efs_cache(fs)->leases == 0 && !fs->options.prealloc))
         pools &= ~EFS_PLAN_POOL(EFS_POOL_F);
     return pools;
 }
@@ -282,9 +282,9 @@ static void thread_plan(struct efs_plan_thread *s)
     efs_history_fade(&s->history, HISTORY_PASSES);
     efs_budget_cut(fs); /* updates the bytes of the pools, with the previous ratios */
     struct efs_cache_tuning tuning = *now;
-    uint64_t bytes = efs_cache_pools_bytes(fs);
+    uint64_t bytes = efs_cache(fs)->pools_bytes;
     unsigned pools = pools_now(fs);
-    const double chosen = efs_cache_chosen(fs);
+    const double chosen = efs_cache(fs)->config.chosen;
     const double product_ns[2] = {s->product_ns[0], s->product_ns[1]};
     efs_unlock(fs);
     uint64_t begin = efs_now_ns();
@@ -343,7 +343,7 @@ void efs_plan_thread_kick(struct efs *fs)
 
 void efs_plan_thread_replan(struct efs *fs)
 {
-    if (fs->plan_thread && efs_cache_has_policy(fs)) {
+    if (fs->plan_thread && efs_cache(fs)->policy) {
         fs->plan_thread->plan_requested = true;
         pthread_cond_signal(&fs->plan_thread->wake);
     }
@@ -412,7 +412,7 @@ static void *plan_thread_run(void *arg)
 {
     struct efs_plan_thread *s = arg;
     struct efs *fs = s->fs;
-    bool plans = efs_cache_has_policy(fs);
+    bool plans = efs_cache(fs)->policy;
     if (plans) {
         thread_profile(s);
         thread_plan(s);
@@ -458,8 +458,8 @@ static void plan_thread_seed(struct efs_plan_thread *s)
 static errint_t plan_thread_prepare(struct efs_plan_thread *s, struct efs_error *err)
 {
     struct efs *fs = s->fs;
-    s->ranks = efs_sys_calloc(efs_cache_width(fs) + 1u, sizeof(*s->ranks));
-    if (!s->ranks || efs_history_init(&s->recent, efs_cache_layers(fs), efs_cache_width(fs)) < 0)
+    s->ranks = efs_sys_calloc(efs_cache(fs)->width + 1u, sizeof(*s->ranks));
+    if (!s->ranks || efs_history_init(&s->recent, efs_cache(fs)->layers, efs_cache(fs)->width) < 0)
         return efs_fail(err, -ENOMEM, "no memory for the planner");
     profile_assume(fs, &s->profile);
     errint_t rc = thread_history(s, err);
@@ -478,7 +478,7 @@ errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
     pthread_cond_init(&s->first_plan, NULL);
     fs->plan_thread = s;
     efs_machine_open(&s->machine);
-    errint_t rc = efs_cache_has_policy(fs) ? plan_thread_prepare(s, err) : 0;
+    errint_t rc = efs_cache(fs)->policy ? plan_thread_prepare(s, err) : 0;
     if (rc < 0)
         return rc;
     efs_budget_cut(fs);
@@ -549,7 +549,7 @@ bool efs_plan_thread_planned(const struct efs *fs)
 void efs_plan_thread_wait(struct efs *fs)
 {
     struct efs_plan_thread *s = fs->plan_thread;
-    if (!s || !efs_cache_has_policy(fs))
+    if (!s || !efs_cache(fs)->policy)
         return;
     efs_lock(fs);
     while (s->started && !s->planned)
@@ -590,7 +590,7 @@ static void print_plan(struct efs_plan_thread *s, FILE *out)
     fprintf(out, "planning_ns: %llu\n", (unsigned long long)s->plan_ns);
     fprintf(out, "error: %s\n", s->plan_error == 0 ? "-" : strerror(-s->plan_error));
     fprintf(out, "effective_budget_bytes: %llu\n", (unsigned long long)s->fs->account.budget_bytes);
-    fprintf(out, "pools_bytes: %llu\n", (unsigned long long)efs_cache_pools_bytes(s->fs));
+    fprintf(out, "pools_bytes: %llu\n", (unsigned long long)efs_cache(s->fs)->pools_bytes);
     for (unsigned p = 0; p < EFS_POOLS; p++)
         fprintf(out, "ratio_%c: %.4f\n", names[p] + 32, tuning->ratio[p]);
     for (unsigned p = 0; p < EFS_POOLS; p++)
@@ -647,7 +647,7 @@ errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text,
     efs_lock(fs);
     if (memory)
         efs_arena_describe(&fs->arena, out);
-    else if (!efs_cache_has_policy(fs))
+    else if (!efs_cache(fs)->policy)
         fprintf(out, "plan: none\n");
     else if (plan)
         print_plan(fs->plan_thread, out);

@@ -69,14 +69,14 @@ static uint64_t predictor_bytes(uint64_t budget_bytes)
 /* Limit of predictions per sequence, and of candidates per call. */
 static uint32_t predictions_max(const struct efs *fs)
 {
-    return efs_cache_width(fs) > EFS_PREFETCHER_CANDIDATES ? efs_cache_width(fs) : EFS_PREFETCHER_CANDIDATES;
+    return efs_cache(fs)->width > EFS_PREFETCHER_CANDIDATES ? efs_cache(fs)->width : EFS_PREFETCHER_CANDIDATES;
 }
 
 /* Allocates the tables (with lock held), which stay allocated while the store is open; or frees them. */
 static errint_t tables_resize(struct efs *fs, bool make)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
-    const uint32_t experts = make ? fs->store->expert_count : 0, width = make ? efs_cache_width(fs) : 0;
+    const uint32_t experts = make ? fs->store->expert_count : 0, width = make ? efs_cache(fs)->width : 0;
     const uint32_t room = make ? predictions_max(fs) : 0;
     const struct {
         void *at; /* address of the pointer */
@@ -135,7 +135,7 @@ static uint64_t prefetcher_memory(const struct efs *fs)
 {
     uint64_t room = predictions_max(fs), copies = fs->options.no_state ? 1 : 2;
     return copies * predictor_bytes(fs->options.budget_bytes) + EFS_STACK_BYTES +
-           (uint64_t)efs_cache_layers(fs) * efs_cache_width(fs) * QUEUE_UNIT_BYTES +
+           (uint64_t)efs_cache(fs)->layers * efs_cache(fs)->width * QUEUE_UNIT_BYTES +
            EFS_PREFETCHER_SEQUENCES *
                (room * sizeof(struct efs_prefetch_prediction) + sizeof(struct efs_prefetcher_sequence)) +
            (uint64_t)EFS_PREFETCHER_RING * EFS_PREFETCHER_IDS * (sizeof(uint16_t) + sizeof(float)) +
@@ -213,7 +213,7 @@ static errint_t prefetcher_apply(struct efs *fs, const struct efs_governor_confi
     if (rc < 0)
         return rc;
     if (on && pf->governor.layers == 0)
-        efs_governor_init(&pf->governor, efs_cache_layers(fs), tuning);
+        efs_governor_init(&pf->governor, efs_cache(fs)->layers, tuning);
     else
         efs_governor_set(&pf->governor, tuning);
     if (!on && was)
@@ -253,11 +253,11 @@ errint_t efs_prefetcher_tune(struct efs *fs, const struct efs_governor_config *t
     uint64_t budget_bytes = fs->options.budget_bytes;
     efs_unlock(fs);
     if (tuning->mode != EFS_GOVERNOR_OFF) {
-        const struct efs_prefetch_config config = {.layers = efs_cache_layers(fs),
-                                                   .experts = efs_cache_width(fs),
+        const struct efs_prefetch_config config = {.layers = efs_cache(fs)->layers,
+                                                   .experts = efs_cache(fs)->width,
                                                    .sequences = EFS_PREFETCHER_SEQUENCES,
-                                                   .predictions = efs_cache_has_policy(fs) ? predictions_max(fs) : 0};
-        rc = efs_cache_has_policy(fs) ? efs_prefetch_new(&config, &parts.queue) : -EINVAL;
+                                                   .predictions = efs_cache(fs)->policy ? predictions_max(fs) : 0};
+        rc = efs_cache(fs)->policy ? efs_prefetch_new(&config, &parts.queue) : -EINVAL;
         if (rc < 0)
             return rc == -ENOMEM ? efs_fail(err, rc, "no memory for prefetch")
                                  : efs_fail(err, -EOPNOTSUPP, "prefetch: the store has no experts, or too many");

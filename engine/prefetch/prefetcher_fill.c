@@ -89,22 +89,20 @@ static enum fill_state fill_state(struct efs *fs)
     return efs_plan_thread_machine(fs)->known ? FILL_BUSY : FILL_UNKNOWN;
 }
 
-/* Extents loaded by filling are evicted early. After an error, which was logged, filling stops until the number of
- * planned segments changes. */
+/* After an error, which was logged, filling stops until the number of planned segments changes. */
 static void fill_done(struct efs *fs, uint32_t extent, errint_t error)
 {
+    (void)extent;
     if (error < 0)
         fs->prefetcher->fill_expert = fs->store->expert_count;
-    else
-        efs_extent_evict_early(fs, extent);
 }
 
 void efs_prefetcher_fill(struct efs *fs)
 {
     if (fill_state(fs) != FILL_ON)
         return;
-    while (efs_prefetcher_engine_is_idle(fs) && efs_extents_loads(fs, EFS_LOAD_PREFETCH) == 0 &&
-           efs_extents_loads(fs, EFS_LOAD_WARM) < FILL_AT_ONCE) {
+    while (efs_prefetcher_engine_is_idle(fs) && efs_extents(fs)->loads[EFS_LOAD_PREFETCH] == 0 &&
+           efs_extents(fs)->loads[EFS_LOAD_WARM] < FILL_AT_ONCE) {
         uint32_t extent = fill_next(fs);
         if (extent == EFS_NONE)
             return;

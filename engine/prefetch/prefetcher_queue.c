@@ -19,7 +19,7 @@ static struct efs_prefetcher_expert *expert_of(struct efs *fs, uint32_t number)
 
 static uint32_t number_of(const struct efs *fs, uint32_t layer, uint32_t expert)
 {
-    return efs_cache_layer_first(fs, layer) + expert;
+    return efs_cache(fs)->layer_first[layer] + expert;
 }
 
 static void expert_wasted(struct efs_prefetcher *pf, struct efs_prefetcher_expert *e)
@@ -114,7 +114,7 @@ static void expert_loaded(struct efs *fs, uint32_t number, bool may_wait)
     struct efs_prefetcher *pf = fs->prefetcher;
     struct efs_prefetcher_expert *e = expert_of(fs, number);
     const struct efs_prefetch_action *actions;
-    uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
+    uint32_t layer = efs_cache(fs)->expert[number].layer, index = number - efs_cache(fs)->layer_first[layer];
     size_t count;
     bool resident = e->error == 0 && expert_is_resident(fs, number);
     /* Not all of it fitted into memory: load the rest, if the last attempt loaded some. */
@@ -162,7 +162,7 @@ static void prune_prefetched(struct efs *fs)
     for (uint32_t i = pf->prefetched_count; i-- > 0;) {
         uint32_t number = pf->prefetched[i];
         struct efs_prefetcher_expert *e = expert_of(fs, number);
-        uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
+        uint32_t layer = efs_cache(fs)->expert[number].layer, index = number - efs_cache(fs)->layer_first[layer];
         if (e->read && efs_extents_missing(fs, number)) {
             efs_prefetch_evicted(pf->queue, layer, index);
             efs_extents_prefetch_drop(fs, number);
@@ -236,7 +236,7 @@ static void estimate_victim(const struct efs *fs, struct efs_governor_candidate 
                 fs->arena.used_bytes + c->missing_bytes < (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes ||
                 fs->arena.segment_count < fs->account.planned_segments;
     c->victim_bytes = room ? 0 : c->missing_bytes;
-    c->victim_probability = (float)pf->chosen / (float)efs_cache_width(fs);
+    c->victim_probability = (float)pf->chosen / (float)efs_cache(fs)->width;
 }
 
 void efs_prefetcher_submit(struct efs *fs, uint64_t sequence, int64_t now, uint32_t count)
@@ -262,12 +262,12 @@ void efs_prefetcher_submit(struct efs *fs, uint64_t sequence, int64_t now, uint3
 void efs_prefetcher_submit_layer(struct efs *fs, uint64_t sequence, int64_t now)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
-    uint32_t layer = (uint32_t)((now + 1) % efs_cache_layers(fs)), count = 0;
-    for (uint32_t n = efs_cache_layer_first(fs, layer); n < efs_cache_layer_first(fs, layer + 1); n++) {
+    uint32_t layer = (uint32_t)((now + 1) % efs_cache(fs)->layers), count = 0;
+    for (uint32_t n = efs_cache(fs)->layer_first[layer]; n < efs_cache(fs)->layer_first[layer + 1]; n++) {
         uint64_t missing = efs_full_of(fs, n)->state == EFS_FULL_NONE ? efs_extents_missing(fs, n) : 0;
         pf->candidates[count++] =
             (struct efs_governor_candidate){.layer = (uint16_t)layer,
-                                            .expert = (uint16_t)(n - efs_cache_layer_first(fs, layer)),
+                                            .expert = (uint16_t)(n - efs_cache(fs)->layer_first[layer]),
                                             .due = now + 1,
                                             .missing_bytes = missing};
         if (!expert_of(fs, n)->read)
@@ -315,7 +315,7 @@ static void observed_expire(struct efs *fs, uint64_t sequence, uint32_t layer)
     struct efs_prefetcher *pf = fs->prefetcher;
     for (uint32_t i = 0; i < pf->prefetched_count; i++) {
         struct efs_prefetcher_expert *e = expert_of(fs, pf->prefetched[i]);
-        bool passed = layer == EFS_NONE || efs_cache_layer_of(fs, pf->prefetched[i]) == layer;
+        bool passed = layer == EFS_NONE || efs_cache(fs)->expert[pf->prefetched[i]].layer == layer;
         if (!e->read || e->pending || !e->observed || e->observer != sequence || !passed)
             continue;
         efs_extents_prefetch_drop(fs, pf->prefetched[i]);

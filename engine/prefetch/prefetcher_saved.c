@@ -117,8 +117,8 @@ static errint_t networks_config(const struct efs *fs, int fd, uint64_t bytes, ui
         rc = efs_predict_saved_config(header, sizeof(header), config);
     if (rc < 0)
         return rc;
-    if (config->kind != EFS_PREDICT_PROMOE || config->layers != efs_cache_layers(fs) ||
-        config->experts != efs_cache_width(fs) || config->distances > EFS_PREFETCHER_DISTANCES ||
+    if (config->kind != EFS_PREDICT_PROMOE || config->layers != efs_cache(fs)->layers ||
+        config->experts != efs_cache(fs)->width || config->distances > EFS_PREFETCHER_DISTANCES ||
         config->sequences != 1 || config->state_width > EFS_ROUTING_STATE || config->memory_bytes == 0)
         return -EINVAL;
     return config->memory_bytes <= most_bytes ? 0 : -E2BIG;

@@ -97,14 +97,14 @@ static struct efs_prefetcher_sequence *sequence_of(struct efs *fs, uint64_t id)
 /* First position of a layer after now. */
 static int64_t position_after(const struct efs *fs, int64_t now, uint32_t layer)
 {
-    int64_t layers = efs_cache_layers(fs), first = now < 0 ? 0 : now / layers * layers;
+    int64_t layers = efs_cache(fs)->layers, first = now < 0 ? 0 : now / layers * layers;
     return first + layer > now ? first + layer : first + layers + layer;
 }
 
 /* For an iteration after a hint the hints of the runtime replace the predictor for its sequence. */
 static bool sequence_is_hinted(const struct efs *fs, const struct efs_prefetcher_sequence *s)
 {
-    return s->hinted_at >= 0 && s->now - s->hinted_at < (int64_t)efs_cache_layers(fs);
+    return s->hinted_at >= 0 && s->now - s->hinted_at < (int64_t)efs_cache(fs)->layers;
 }
 
 /* Submits the sequence's hints for later positions. */
@@ -179,8 +179,8 @@ static void layer_requested(struct efs *fs, uint32_t layer, const uint32_t *ids,
     struct efs_governor_request request = {.now_ns = efs_now_ns(),
                                            .tokens = tokens,
                                            .requested = count,
-                                           .experts =
-                                               efs_cache_layer_first(fs, layer + 1) - efs_cache_layer_first(fs, layer),
+                                           .experts = efs_cache(fs)->layer_first[layer + 1] -
+                                                      efs_cache(fs)->layer_first[layer],
                                            .missing_bytes = pf->layer_missing_bytes,
                                            .ahead_bytes = pf->layer_prefetched_bytes};
     pf->layer_missing_bytes = pf->layer_prefetched_bytes = 0;

@@ -53,7 +53,7 @@ static void predictor_thread_save(struct predictor_thread *t)
 {
     struct efs *fs = t->pf->fs;
     t->saved_ns = efs_now_ns();
-    if (!t->predictor || t->learned < (uint64_t)SAVE_PASSES * efs_cache_layers(fs))
+    if (!t->predictor || t->learned < (uint64_t)SAVE_PASSES * efs_cache(fs)->layers)
         return;
     efs_prefetcher_save(fs, t->predictor);
     t->learned = 0;
@@ -77,10 +77,10 @@ static void predictor_thread_replace(struct predictor_thread *t, unsigned chosen
     uint64_t bytes = pf->predictor_most_bytes; /* the budget may have changed since */
     efs_unlock(fs);
     t->chosen = chosen;
-    t->distances = efs_cache_layers(fs) < EFS_PREFETCHER_DISTANCES ? efs_cache_layers(fs) : EFS_PREFETCHER_DISTANCES;
+    t->distances = efs_cache(fs)->layers < EFS_PREFETCHER_DISTANCES ? efs_cache(fs)->layers : EFS_PREFETCHER_DISTANCES;
     const struct efs_predict_config config = {.kind = EFS_PREDICT_MIXED,
-                                              .layers = efs_cache_layers(fs),
-                                              .experts = efs_cache_width(fs),
+                                              .layers = efs_cache(fs)->layers,
+                                              .experts = efs_cache(fs)->width,
                                               .chosen = chosen,
                                               .distances = t->distances,
                                               .sequences = EFS_PREFETCHER_SEQUENCES,
@@ -108,7 +108,7 @@ static void predictor_thread_estimate_chosen(struct predictor_thread *t)
 {
     uint32_t most = t->o.count < EFS_PREDICT_MAX_CHOSEN ? t->o.count : EFS_PREDICT_MAX_CHOSEN;
     t->pass_most = most > t->pass_most ? most : t->pass_most;
-    if (++t->pass_layers < efs_cache_layers(t->pf->fs))
+    if (++t->pass_layers < efs_cache(t->pf->fs)->layers)
         return;
     most = t->pass_most;
     t->pass_layers = t->pass_most = 0;
@@ -172,9 +172,10 @@ static void record_issued(struct predictor_thread *t, uint8_t distance, const st
  * the number that remain. */
 static int drop_missing_experts(const struct predictor_thread *t, struct efs_prediction *predictions, int count)
 {
+    const uint32_t *first = efs_cache(t->pf->fs)->layer_first;
     int kept = 0;
     for (int i = 0; i < count; i++)
-        if (predictions[i].expert < efs_cache_layer_width(t->pf->fs, predictions[i].layer))
+        if (predictions[i].expert < first[predictions[i].layer + 1] - first[predictions[i].layer])
             predictions[kept++] = predictions[i];
     return kept;
 }

@@ -52,9 +52,7 @@ struct served {
 /* Work that runs when the lock is released, in the order of enum efs_retry; calls into rooms above the caller. */
 static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget_follow,
                                                  [EFS_RETRY_EXTENTS] = efs_extents_retry,
-                                                 [EFS_RETRY_MOVE] = efs_extents_move,
                                                  [EFS_RETRY_SEGMENTS] = efs_budget_retire,
-                                                 [EFS_RETRY_PREFAULT] = efs_prefault,
                                                  [EFS_RETRY_IDLE] = efs_prefetcher_run_idle,
                                                  [EFS_RETRY_ADMIT] = efs_admission_run,
                                                  [EFS_RETRY_PLAN] = efs_plan_thread_replan},
@@ -205,7 +203,7 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     whole = whole > SEGMENTS_MAX ? SEGMENTS_MAX : whole;
     if (efs_arena_init(&fs->arena, segment, (uint32_t)(whole > most ? whole : most)) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the chunk pool's table", fs->store->path);
-    efs_budget_begin(fs, budget, most);
+    efs_budget_set(fs, budget);
     return 0;
 }
 
@@ -452,7 +450,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out)
     stats.fixed_bytes = efs_account_fixed(&fs->account);
     stats.chunk_pool_bytes = (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes;
     stats.chunk_used_bytes = fs->arena.used_bytes;
-    stats.chunk_extents = efs_extents_ready(fs);
+    stats.chunk_extents = efs_extents(fs)->ready_count;
     efs_full_stats(fs, &stats);
     stats.coded_bytes = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED];
     stats.coded_experts = fs->coded_pinned;

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "test.h"
-#include "cache_internal.h"
+#include "cache.h"
 #include "codec.h"
 #include "expertfs-private.h"
 #include "fixture.h"

@@ -156,15 +156,21 @@ static unsigned check_hits(struct efs *fs, char state)
 
 /* ---- hits ---- */
 
+static void read_all(struct efs *fs)
+{
+    for (uint32_t e = 0; e < ALL; e++)
+        check_bytes(fs, e);
+}
+
 /* All experts are loaded. When memory is short, the components that the plan does not protect are evicted. */
 static void partial(const char *plan, char state)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB, .plan = plan, .policy = "lru"});
-    for (uint32_t e = 0; e < ALL; e++)
-        check_bytes(fs, e);
+    read_all(fs);
     assert_int_equal(count_state(fs, 'C'), ALL); /* the state may be better than the protection */
     assert_int_equal(count_kept(fs, state), ALL);
-    leave_mib(fs, state == 'S' ? 44 : 24);
+    leave_mib(fs, state == 'S' ? 44 : 24); /* drops all in the segments that it releases */
+    read_all(fs);
     assert_true(count_state(fs, state) > 0);
     assert_true(check_hits(fs, state) > 0);
     assert_int_equal(fixture_drain(fs).chunks_damaged, 0);
@@ -231,8 +237,7 @@ TEST(test_f_to_s)
 static void from_c(const char *plan, char to, uint64_t mib)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100", .policy = "lru"});
-    for (uint32_t e = 0; e < ALL; e++)
-        check_bytes(fs, e);
+    read_all(fs);
     assert_int_equal(count_kept(fs, 'C'), ALL);
     struct efs_stats before = fixture_drain(fs);
     set(fs, "plan", plan);
@@ -241,6 +246,7 @@ static void from_c(const char *plan, char to, uint64_t mib)
     struct efs_stats after = fixture_drain(fs);
     assert_int_equal(after.disk_reads, before.disk_reads);
     assert_int_equal(after.recoded_bytes, 0);
+    read_all(fs);
     assert_true(check_hits(fs, to) > 0);
     efs_close(fs);
 }

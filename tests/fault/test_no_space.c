@@ -154,7 +154,7 @@ TEST(test_full_at_open)
     }
 }
 
-/* Demotion and moves to other segments, which allocate pages as well. */
+/* Demotion, which allocates pages as well, and a chunk pool that grows and shrinks. */
 TEST(test_demoted)
 {
     for (unsigned r = 0; r < ROOMS; r++) {

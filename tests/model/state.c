@@ -10,7 +10,7 @@
 #include "world.h"
 
 #include "budget.h"
-#include "cache_internal.h"
+#include "cache.h"
 #include "container.h"
 #include "extent_internal.h"
 #include "policy_internal.h"
@@ -132,11 +132,10 @@ static uint64_t extents_hash(const struct efs *fs)
 {
     const struct efs_extents *all = fs->extents;
     uint64_t hash = MIX(all->refs, all->long_refs, all->loads[0], all->loads[1], all->loads[2], all->loads[3],
-                        all->ahead_bytes, all->scan_bytes, all->move.busy, all->reclaiming, all->wanted);
+                        all->ahead_bytes, all->scan_bytes, all->wanted);
     for (uint32_t i = 0; i < all->count; i++) {
         const struct efs_extent *x = &all->at[i];
-        uint64_t flags = x->discard | x->evict_first << 1 | x->prefetched << 2 | x->unrequested << 3 | x->reading << 4 |
-                         x->sequential << 5;
+        uint64_t flags = x->discard | x->evict_first << 1 | x->prefetched << 2 | x->unrequested << 3 | x->reading << 4;
         if (x->state == EFS_EXTENT_IDLE && !x->resident && !x->protected && !x->refs && !x->waiters) {
             hash = mix(hash, flags & ~(uint64_t)(1 << 4)); /* `reading` is set by the next load */
             continue;
@@ -153,8 +152,6 @@ static uint64_t extents_hash(const struct efs *fs)
             hash = mix(hash, x);
     for (const struct efs_extent_waiter *w = all->used_up; w; w = w->next)
         hash = MIX(hash, 3, listed(w));
-    if (all->move.busy)
-        hash = MIX(hash, all->move.extent, all->move.component, block_hash(&all->move.to));
     return hash;
 }
 
@@ -189,15 +186,12 @@ static uint64_t budget_hash(const struct efs *fs)
 {
     const struct efs_account *a = &fs->account;
     const struct efs_budget *b = fs->budget;
-    const struct efs_next_segment *next = &b->next_segment;
     uint64_t hash = mix_all(a->used_bytes, a->bytes, EFS_ACCOUNT_KINDS);
     hash = MIX(hash, a->budget_bytes, a->floor_segments, a->planned_segments, a->prefetch_bytes,
                a->returned_bytes == b->grow.returned_bytes, fs->options.budget_bytes);
-    hash = MIX(hash, b->grow.busy, b->grow.failed, b->grow.is_new, b->retirement.busy, next->left, next->busy);
+    hash = MIX(hash, b->grow.busy, b->grow.failed, b->grow.is_new, b->retirement.busy);
     if (b->retirement.busy)
         hash = mix(hash, b->retirement.request.segment);
-    if (next->busy)
-        hash = MIX(hash, next->segment, next->done);
     for (unsigned i = 0; i < b->grow.count; i++)
         hash = mix(hash, b->grow.ready[i].segment);
     for (uint32_t i = 0; i < fs->arena.segment_max; i++) {
@@ -312,8 +306,7 @@ static uint64_t read_hash(const struct efs *fs, const struct efs_io *io)
             continue;
         const struct efs_extent_load *load = io->data == x->e.data ? EFS_CONTAINER(io, struct efs_extent_load, e)
                                                                    : EFS_CONTAINER(io, struct efs_extent_load, sm);
-        return MIX(hash, i, io->data == x->e.data, load->why, load->components, load->prefetch, load->was,
-                   (uint64_t)load->error);
+        return MIX(hash, i, io->data == x->e.data, load->why, load->components, load->was, (uint64_t)load->error);
     }
     fail_msg("a read into memory of no extent");
     return 0;
@@ -386,7 +379,6 @@ void state_count(struct situations *s)
     s->starved += fs->admission_starved;
     s->extents_wait += fs->extents->waiting != NULL;
     s->retiring += fs->account.bytes[EFS_ACCOUNT_RETIRING] != 0;
-    s->moving += fs->extents->move.busy;
     s->filling += fs->full->filling_count != 0;
     s->blocking += fs->blocking_pushed;
     s->uncached += slots_hash(fs) != 0;
@@ -425,7 +417,7 @@ void state_check(bool final)
     assert_true(efs_admission_is_live(fs));
     assert_true(efs_account_adds_up(&fs->account, (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes));
     assert_true(efs_account_is_within_budget(&fs->account, fs->arena.segment_bytes));
-    uint64_t refs = 0, granules = fs->extents->move.busy ? fs->extents->move.to.granules : 0;
+    uint64_t refs = 0, granules = 0;
     for (uint32_t i = 0; i < fs->extents->count; i++) {
         const struct efs_extent *x = efs_extent(fs, i);
         refs += x->refs;

@@ -133,8 +133,7 @@ uint64_t state_hash(void);
 /* A name of what the step does. */
 uint64_t state_step_name(struct step step);
 /* What happens in a state, for a count of what the explorer has reached. */
-#define SITUATIONS(X)                                                                                                  \
-    X(waiting) X(oversize) X(starved) X(extents_wait) X(uncached) X(retiring) X(moving) X(filling) X(blocking)
+#define SITUATIONS(X) X(waiting) X(oversize) X(starved) X(extents_wait) X(uncached) X(retiring) X(filling) X(blocking)
 struct situations {
 #define MEMBER(situation) uint64_t situation;
     SITUATIONS(MEMBER)

@@ -155,22 +155,14 @@ void bytes_check_full(uint32_t expert)
     assert_int_equal(world->memfile_tags[memfile_at(f->memfile->data)], expert_tag(expert));
 }
 
-/* Copies tags where the engine copies bytes: a component that moves to another segment, and reads from full experts. */
+/* Copies tags where the engine copies bytes: reads from full experts. */
 WRAPPED(void *, memcpy, (void *restrict to, const void *restrict from, size_t bytes))
 {
     if (world && memfile_at(from) < MEMFILES_MAX) {
         *(uint8_t *)to = world->memfile_tags[memfile_at(from)];
         return to;
     }
-    const struct efs_extents *extents = world && world->fs ? world->fs->extents : NULL;
-    const struct efs_extent_move *move = extents ? &extents->move : NULL;
-    if (!move || !move->busy || to != move->to.data)
-        return __real_memcpy(to, from, bytes);
-    const struct efs_extent *x = &extents->at[move->extent];
-    const struct efs_block *block = move->component == EFS_COMPONENT_E ? &x->e : &x->sm;
-    __real_memcpy(granules_at(move->to.data, move->to.segment), granules_at(block->data, block->segment),
-                  bytes / EFS_GRANULE);
-    return to;
+    return __real_memcpy(to, from, bytes);
 }
 
 void bytes_begin(void)
