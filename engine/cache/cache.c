@@ -154,26 +154,12 @@ static void cache_count_hit(struct efs *fs, uint32_t expert)
     r->hits[pool]++;
     r->partial[pool] += state == 'S' || state == 'E' || state == 'P';
     r->saved_bytes[pool] += pool == EFS_POOL_M ? 0 : pool == EFS_POOL_F ? bytes[EFS_POOL_C] : bytes[pool];
-    switch (state) {
-    case 'F':
-        efs_count(&fs->stats, requests_f, 1);
-        break;
-    case 'C':
-        efs_count(&fs->stats, requests_c, 1);
-        break;
-    case 'S':
-        efs_count(&fs->stats, requests_s, 1);
-        break;
-    case 'E':
-        efs_count(&fs->stats, requests_e, 1);
-        break;
-    case 'P':
-        efs_count(&fs->stats, requests_p, 1);
-        break;
-    default:
-        efs_count(&fs->stats, requests_m, 1);
-        break;
-    }
+    efs_count(&fs->stats, requests_f, state == 'F');
+    efs_count(&fs->stats, requests_c, state == 'C');
+    efs_count(&fs->stats, requests_s, state == 'S');
+    efs_count(&fs->stats, requests_e, state == 'E');
+    efs_count(&fs->stats, requests_p, state == 'P');
+    efs_count(&fs->stats, requests_m, state == 'M');
 }
 
 /* Corrects the state of an expert that is in F but not full, because it was requested coded or had no room: to C if all
@@ -332,4 +318,82 @@ void efs_cache_leased(struct efs *fs)
         r->leased_peak_bytes = fs->full->leased_evictable_bytes;
         efs_retry(fs, EFS_RETRY_PLAN);
     }
+}
+
+/* ---- changes of the policy's settings while the store is served ---- */
+
+static void policy_copy_state(struct efs_cache *r, struct efs_policy *from, struct efs_policy *to, uint32_t *counts)
+{
+    for (uint32_t l = 0; l < r->layers; l++) {
+        uint64_t most = 1;
+        for (uint32_t e = 0; e < r->width; e++) {
+            counts[e] = efs_policy_count(from, l, e);
+            most = counts[e] > most ? counts[e] : most;
+        }
+        efs_policy_seed(to, l, counts, most);
+        for (uint32_t e = r->layer_first[l]; e < r->layer_first[l + 1]; e++) {
+            uint32_t index = r->expert[e].index;
+            efs_policy_user_pin(to, l, index, efs_policy_user_pinned(from, l, index));
+            efs_policy_set(to, l, index, efs_policy_state(from, l, index));
+            for (uint32_t n = 0; n < r->expert[e].pins; n++)
+                efs_policy_pin(to, l, index);
+        }
+    }
+}
+
+errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind)
+{
+    struct efs_cache *r = fs->cache;
+    for (;;) {
+        struct efs_policy *from, *to;
+        efs_lock(fs);
+        from = r->policy;
+        struct efs_policy_config config = r->config;
+        efs_unlock(fs);
+        if (!from)
+            return 0;
+        config.kind = kind;
+        errint_t rc = efs_policy_new(&config, &to);
+        if (rc < 0)
+            return rc;
+        efs_lock(fs);
+        bool done = r->policy == from; /* false: another thread changed the policy; retry */
+        if (done) {
+            policy_copy_state(r, from, to, r->ids);
+            r->policy = to;
+            r->config = config;
+            r->tuning.policy = config.kind;
+        }
+        efs_unlock(fs);
+        efs_policy_free(done ? from : to);
+        if (done)
+            return 0;
+    }
+}
+
+void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)
+{
+    const struct efs_cache_expert *x = &fs->cache->expert[expert];
+    if (!fs->cache->policy)
+        return;
+    efs_policy_user_pin(fs->cache->policy, x->layer, x->index, pool);
+    if (pool == EFS_POOL_M)
+        efs_cache_fit(fs);
+}
+
+void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capacity_bytes[EFS_POOLS])
+{
+    struct efs_cache *r = fs->cache;
+    const struct efs_move *moves;
+    size_t count;
+    r->pools_bytes = pools_bytes;
+    if (!r->policy)
+        return;
+    efs_policy_resize(r->policy, capacity_bytes, &moves, &count);
+    efs_cache_apply(fs, moves, count);
+}
+
+void efs_cache_seed(struct efs *fs, uint32_t layer, const uint32_t *counts, uint64_t passes)
+{
+    efs_policy_seed(fs->cache->policy, layer, counts, passes);
 }

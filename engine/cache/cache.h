@@ -134,7 +134,7 @@ enum efs_pool efs_cache_target(const struct efs *fs, uint32_t expert);
 void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
 /* [EFS_POOLS]: bytes of the expert in each pool. Also without lock. */
 const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert);
-/* ---- tuning (cache_tune.c) ---- */
+/* ---- tuning ---- */
 
 /* Sets the limit of all pools together, and of each; evicts the victims. */
 void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capacity_bytes[EFS_POOLS]);

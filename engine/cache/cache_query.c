@@ -4,35 +4,21 @@
 #include "expertfs-private.h"
 
 #include <errno.h>
+#include <string.h>
+
+static const char pool_names[] = "FCSEM"; /* by enum efs_pool */
 
 unsigned efs_pool_components(enum efs_pool pool)
 {
-    switch (pool) {
-    case EFS_POOL_C:
-        return EFS_BOTH;
-    case EFS_POOL_S:
-        return EFS_COMPONENT_SM;
-    case EFS_POOL_E:
-        return EFS_COMPONENT_E;
-    default:
-        return 0;
-    }
+    static const uint8_t kept[] = {
+        [EFS_POOL_C] = EFS_BOTH, [EFS_POOL_S] = EFS_COMPONENT_SM, [EFS_POOL_E] = EFS_COMPONENT_E, [EFS_POOL_M] = 0};
+    return kept[pool];
 }
 
 enum efs_pool efs_cache_state_pool(char state)
 {
-    switch (state) {
-    case 'F':
-        return EFS_POOL_F;
-    case 'C':
-        return EFS_POOL_C;
-    case 'S':
-        return EFS_POOL_S;
-    case 'E':
-        return EFS_POOL_E;
-    default:
-        return EFS_POOL_M;
-    }
+    const char *at = memchr(pool_names, state, EFS_POOLS);
+    return at ? (enum efs_pool)(at - pool_names) : EFS_POOL_M;
 }
 
 char efs_cache_state(const struct efs *fs, uint32_t expert)
@@ -68,11 +54,11 @@ uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uin
 
 void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
 {
-    static const char names[] = "FCSEM", pins[] = "FC---";
+    static const char pins[] = "FC---";
     struct efs_cache *r = fs->cache;
     const struct efs_cache_expert *x = &r->expert[expert];
     info->state = efs_cache_state(fs, expert);
-    info->kept = names[efs_cache_target(fs, expert)];
+    info->kept = pool_names[efs_cache_target(fs, expert)];
     info->pin = '-';
     info->touches = x->touches;
     if (!r->policy)

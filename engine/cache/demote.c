@@ -113,20 +113,16 @@ static bool demotion_make_shard(struct efs_demotion *d, const struct efs_extent 
     return true;
 }
 
-static bool demotion_has_pages(const struct efs *fs, const struct efs_extent *x, unsigned components)
-{
-    return (!(components & EFS_COMPONENT_E) ||
-            efs_sys_populate(x->e.data, efs_extent_span(fs, x, EFS_COMPONENT_E), NULL) == 0) &&
-           (!(components & EFS_COMPONENT_SM) ||
-            efs_sys_populate(x->sm.data, efs_extent_span(fs, x, EFS_COMPONENT_SM), NULL) == 0);
-}
-
+/* false: no pages, or not the chunks of the store. */
 static bool demotion_make_extent(struct efs_demotion *d, uint32_t extent, unsigned components, const uint8_t *raw)
 {
     struct efs *fs = d->fs;
     const struct efs_extent *x = &fs->extents->at[extent];
     uint64_t shard_bytes = efs_object_shard_bytes(fs, x->object);
-    bool good = true;
+    bool good = (!(components & EFS_COMPONENT_E) ||
+                 efs_sys_populate(x->e.data, efs_extent_span(fs, x, EFS_COMPONENT_E), NULL) == 0) &&
+                (!(components & EFS_COMPONENT_SM) ||
+                 efs_sys_populate(x->sm.data, efs_extent_span(fs, x, EFS_COMPONENT_SM), NULL) == 0);
     for (uint32_t i = 0; good && i < x->shard_count; i++)
         good = demotion_make_shard(d, x, x->shard_first + i, components, raw + i * shard_bytes);
     return good;
@@ -214,8 +210,7 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
     efs_unlock(fs);
     if (rc < 0)
         return !retry;
-    bool good = demotion_has_pages(fs, &fs->extents->at[extent], components) &&
-                demotion_make_extent(d, extent, components, raw);
+    bool good = demotion_make_extent(d, extent, components, raw);
     efs_count(&fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents->at[extent], components) : 0);
     efs_lock(fs);
     efs_extent_loaded(fs, extent, components, good ? 0 : -EAGAIN);
@@ -224,13 +219,6 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
 }
 
 /* ---- the queue of experts ---- */
-
-/* Lock held: all extents of the expert are done; components that could not be made are lost with the full form. */
-static void demotion_finish(struct efs_demotion *d)
-{
-    demotion_unpin(d->fs, d->expert);
-    d->working = d->cancelled = false;
-}
 
 static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
@@ -242,7 +230,8 @@ static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
         d->extent++;
     efs_lock(fs);
     if (d->working && (d->extent == d->extent_end || d->cancelled)) {
-        demotion_finish(d);
+        demotion_unpin(fs, d->expert); /* components that could not be made are lost with the full form */
+        d->working = d->cancelled = false;
         efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced during the demotion */
         efs_retry(fs, EFS_RETRY_ADMIT);  /* its memory file may be needed for another expert */
         ended = true;

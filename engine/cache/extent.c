@@ -115,17 +115,6 @@ uint64_t efs_extents_table_bytes(const struct efs *fs)
            (uint64_t)fs->store->object_count * sizeof(uint32_t) + (uint64_t)fs->store->expert_count * sizeof(uint64_t);
 }
 
-void efs_extents_set_window(struct efs *fs, uint64_t bytes)
-{
-    fs->extents->streams.window = bytes;
-}
-
-bool efs_extents_are_idle(const struct efs *fs)
-{
-    return !fs->extents->waiting && fs->extents->loads[EFS_LOAD_DEMAND] == 0 &&
-           fs->extents->loads[EFS_LOAD_READAHEAD] == 0;
-}
-
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
 {
     fs->extents->at = efs_sys_calloc(fs->extents->count + 1u, sizeof(*fs->extents->at));

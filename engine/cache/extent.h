@@ -168,8 +168,6 @@ uint32_t efs_extents_size(struct efs *fs, size_t max_bytes);
 uint64_t efs_extents_table_bytes(const struct efs *fs);
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err);
 void efs_extents_destroy(struct efs *fs);
-/* Sets the read-ahead window of a stream, bytes. */
-void efs_extents_set_window(struct efs *fs, uint64_t bytes);
 /* Drops a reference. used_up: the extent will not be used again soon, and is evicted before other extents and before
  * the pool grows. _put() without lock, _unref() with lock held. */
 void efs_extent_put(struct efs *fs, uint32_t extent);
@@ -200,10 +198,6 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
 /* Whether no load is in flight, all references are of waiters with `long_term`, and no memory is being freed: no memory
  * becomes available until a client drops an expert. */
 bool efs_extents_only_long_refs(const struct efs *fs);
-/* Whether no extent waits for memory and no demand load or read-ahead is in flight. */
-bool efs_extents_are_idle(const struct efs *fs);
-/* Whether an extent with evict_first can be evicted before the pool grows. */
-bool efs_extents_has_evict_first(const struct efs *fs);
 /* Requests an extent. true: it is in memory and referenced; false: waiter->job is pushed later. */
 bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
 /* The same for a reader of this pace: extents loaded for a scan are scan extents, until another reader requests them.

@@ -101,11 +101,6 @@ void efs_extent_evict_first(struct efs *fs, uint32_t extent)
     efs_extent_enlist(fs, extent);
 }
 
-bool efs_extents_has_evict_first(const struct efs *fs)
-{
-    return fs->extents->lists[EFS_LIST_FIRST].oldest != EFS_NONE;
-}
-
 /* ---- scan extents ---- */
 
 bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes)

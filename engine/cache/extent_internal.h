@@ -178,11 +178,9 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
 /* The extent is no longer LOADING: completes the waiters with the error or 0 or, if it is not whole, queues it again,
  * also after -EAGAIN and -ECANCELED. */
 void efs_extent_load_ended(struct efs *fs, uint32_t extent, errint_t error);
-/* Starts loading the missing components of an extent in state IDLE. 0: its reads are deferred; -EAGAIN: no room now;
- * -ENOMEM. */
-errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why);
-/* Starts an EFS_LOAD_WARM in empty memory; done() is called if it returns 0. */
-errint_t efs_extent_warm(struct efs *fs, uint32_t extent, efs_load_done_fn *done);
+/* Starts loading the missing components of an extent in state IDLE. 0: its reads are deferred, and done (may be NULL)
+ * is called at the end; -EAGAIN: no room now; -ENOMEM. */
+errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done);
 /* The two steps of a load: allocates a struct and memory; defers the reads. Or gives both back. */
 errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_reason why,
                                  struct efs_extent_load **load);

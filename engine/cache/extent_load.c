@@ -315,7 +315,7 @@ void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load)
     load_put(fs, load);
 }
 
-static errint_t extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done)
+errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     struct efs_extent_load *load;
@@ -327,16 +327,6 @@ static errint_t extent_load(struct efs *fs, uint32_t extent, enum efs_load_reaso
         efs_extent_set_scan(fs, x, false);
     }
     return rc;
-}
-
-errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why)
-{
-    return extent_load(fs, extent, why, NULL);
-}
-
-errint_t efs_extent_warm(struct efs *fs, uint32_t extent, efs_load_done_fn *done)
-{
-    return extent_load(fs, extent, EFS_LOAD_WARM, done);
 }
 
 bool efs_extent_is_being_read(const struct efs *fs, uint32_t extent)
@@ -352,7 +342,7 @@ static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes
 {
     if (fs->extents->waiting || fs->admission_starved || fs->closing ||
         fs->extents->ahead_bytes + bytes > efs_account_available(&fs->account) / 2 ||
-        efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_READAHEAD) < 0)
+        efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_READAHEAD, NULL) < 0)
         return false;
     x->ahead_bytes = (uint32_t)bytes;
     fs->extents->ahead_bytes += bytes;
@@ -410,7 +400,7 @@ uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn 
         const struct efs_extent *x = &fs->extents->at[i];
         if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
             continue;
-        if (fs->closing || fs->admission_starved || extent_load(fs, i, EFS_LOAD_PREFETCH, done) < 0)
+        if (fs->closing || fs->admission_starved || efs_extent_load(fs, i, EFS_LOAD_PREFETCH, done) < 0)
             break;
         fs->extents->at[i].prefetched = true;
         started++;

@@ -42,7 +42,7 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waite
     }
     errint_t rc = fs->closing                                     ? -ECANCELED
                   : fs->extents->waiting || fs->admission_starved ? -EAGAIN
-                                                                  : efs_extent_load(fs, extent, EFS_LOAD_DEMAND);
+                                                                  : efs_extent_load(fs, extent, EFS_LOAD_DEMAND, NULL);
     if (rc == -EAGAIN)
         efs_extent_wait_for_memory(fs, extent);
     else if (rc < 0)
@@ -141,7 +141,8 @@ void efs_extents_retry(struct efs *fs)
 {
     while (fs->extents->waiting && (fs->closing || !fs->admission_starved)) {
         struct efs_extent *x = fs->extents->waiting;
-        errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_DEMAND);
+        errint_t rc =
+            fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_DEMAND, NULL);
         if (rc == -EAGAIN) {
             if (efs_extents_only_long_refs(fs))
                 queue_read_uncached(fs);

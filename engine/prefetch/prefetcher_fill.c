@@ -35,7 +35,9 @@ const char *efs_prefetcher_warm(const struct efs *fs)
 
 bool efs_prefetcher_engine_is_idle(const struct efs *fs)
 {
-    return efs_extents_are_idle(fs) && fs->items_waiting == 0 && fs->account.bytes[EFS_ACCOUNT_RETIRING] == 0;
+    const struct efs_extents *extents = efs_extents(fs);
+    return !extents->waiting && extents->loads[EFS_LOAD_DEMAND] + extents->loads[EFS_LOAD_READAHEAD] == 0 &&
+           fs->items_waiting == 0 && fs->account.bytes[EFS_ACCOUNT_RETIRING] == 0;
 }
 
 #define FILL_AT_ONCE 2u     /* extents in flight; bounds the delay of demand reads */
@@ -110,7 +112,7 @@ void efs_prefetcher_fill(struct efs *fs)
         unsigned missing = x->required & ~(unsigned)x->resident;
         uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_E) : 0) +
                          (missing & EFS_COMPONENT_SM ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_SM) : 0);
-        if (!fill_has_empty(fs, bytes) || efs_extent_warm(fs, extent, fill_done) < 0)
+        if (!fill_has_empty(fs, bytes) || efs_extent_load(fs, extent, EFS_LOAD_WARM, fill_done) < 0)
             return;
         efs_count(&fs->stats, warmed_extents, 1);
     }

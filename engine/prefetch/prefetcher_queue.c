@@ -232,7 +232,7 @@ void efs_prefetcher_update_share(struct efs *fs)
 static void estimate_victim(const struct efs *fs, struct efs_governor_candidate *c)
 {
     const struct efs_prefetcher *pf = fs->prefetcher;
-    bool room = efs_extents_has_evict_first(fs) ||
+    bool room = efs_extents(fs)->lists[EFS_LIST_FIRST].oldest != EFS_NONE ||
                 fs->arena.used_bytes + c->missing_bytes < (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes ||
                 fs->arena.segment_count < fs->account.planned_segments;
     c->victim_bytes = room ? 0 : c->missing_bytes;

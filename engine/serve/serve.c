@@ -195,7 +195,7 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     if (most > SEGMENTS_MAX)
         most = SEGMENTS_MAX;
     uint64_t room = most * segment / 4;
-    efs_extents_set_window(fs, room < READAHEAD_BYTES_MAX ? room : READAHEAD_BYTES_MAX);
+    efs_extents_streams(fs)->window = room < READAHEAD_BYTES_MAX ? room : READAHEAD_BYTES_MAX;
     /* The budget may be raised later: reserve addresses for as many segments as the whole store could fill. Each of an
      * object's two components may start and end in a page shared with other objects. */
     uint64_t pages = fs->store->sb.store_bytes + 4 * (uint64_t)EFS_ALIGN * fs->store->object_count;

@@ -207,7 +207,7 @@ static const struct pattern patterns[] = {
 static struct efs *open_model(uint64_t budget)
 {
     struct efs *fs = fixture_open(&model, (struct efs_options){.budget_bytes = budget, .workers = 2, .no_state = true});
-    efs_extents_set_window(fs, WINDOW);
+    efs_extents_streams(fs)->window = WINDOW;
     return fs;
 }
 
