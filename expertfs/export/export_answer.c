@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define QUEUED_OF_EACH 512u /* packets that may always be queued for a client; more, up to EFS_EXPORT_TAGS for all */
+
 static struct efs_export_answer answer_to(uint32_t tag)
 {
     return (struct efs_export_answer){
@@ -61,7 +63,8 @@ static errint_t client_answer_item(struct efsd_export_client *s, struct efsd_exp
 static struct efsd_queued_packet *client_queue(struct efsd_export_client *s, struct efsd_export_item *item,
                                                uint32_t tag, errint_t error)
 {
-    struct efsd_queued_packet *queued = s->queued_count < EFS_EXPORT_TAGS ? calloc(1, sizeof(*queued)) : NULL;
+    const bool may = s->queued_count < QUEUED_OF_EACH || s->export->queued < EFS_EXPORT_TAGS;
+    struct efsd_queued_packet *queued = may ? calloc(1, sizeof(*queued)) : NULL;
     if (!queued) { /* the client does not read its answers, or no memory: disconnect it, it would wait forever */
         shutdown(s->fd, SHUT_RDWR);
         return NULL;
@@ -70,6 +73,7 @@ static struct efsd_queued_packet *client_queue(struct efsd_export_client *s, str
     *s->queued_end = queued;
     s->queued_end = &queued->next;
     s->queued_count++;
+    s->export->queued++;
     efsd_export_client_poll(s, true);
     return queued;
 }
@@ -187,6 +191,7 @@ void efsd_export_flush(struct efsd_export_client *s)
     struct efsd_queued_packet *all = s->queued;
     s->queued = NULL;
     s->queued_end = &s->queued;
+    s->export->queued -= s->queued_count;
     s->queued_count = 0;
     efsd_export_client_poll(s, false);
     if (s->room_bytes)

@@ -12,6 +12,7 @@ void efsd_export_client_unref(struct efsd_export_client *s)
 {
     if (--s->references)
         return;
+    s->export->queued -= s->queued_count;
     while (s->queued) {
         struct efsd_queued_packet *queued = s->queued;
         s->queued = queued->next;

@@ -96,6 +96,7 @@ struct efsd_export {
     uint32_t client_count;
     _Atomic uint32_t keepers;          /* clients that keep experts */
     uint32_t pending, experts;         /* of all clients */
+    uint32_t queued;                   /* packets, of all clients */
     uint32_t pending_max, experts_max; /* by the budget when a client connects */
     struct efsd_socket socket;
     int epoll, stop;

@@ -230,6 +230,19 @@ except OSError as error:
 check("who never listens is cut off", said in ("Broken pipe", "Connection reset by peer"), said)
 deaf.socket.close()
 
+deaf = [Socket(mount) for _ in range(8)]
+for number, client in enumerate(deaf * 63):  # 32,256 answers in all
+    try:
+        client.send(CANCEL, [(0, 0, tag) for tag in range(64)])
+    except OSError:
+        break
+check("all together may leave 16,384 answers unread", number < len(deaf) * 63 - 1, number)
+one.send(ASK, [(4, 1, 1)])
+check("who listens is served", one.answer()[:2] == (1, 0))
+one.send(DROP, [(0, 0, 1)])
+for client in deaf:
+    client.socket.close()
+
 print("-- experts that are held")
 for _ in range(200):  # of each request one is held, and the daemon keeps the memory of all
     one.send(ASK, [(n, 1, n) for n in range(8)])
