@@ -12,14 +12,14 @@ CLIENT = os.path.join(ROOT, "tests", "clients", "ggml_shapes.py")
 def main():
     need_plugin()
     model = scratch("shapes.gguf")
-    made = run(PYTHON, CLIENT, "make", model)
+    made = run(PYTHON, CLIENT, "make", model, timeout=600)
     if made.returncode == 77:
         skip(made.stdout.strip())
     if not check("the weights are made", made.returncode == 0, made.stderr[-1000:]):
         done()
     store = make_store(model)
     for threads in ("1", "2", "3"):
-        result = run(PYTHON, CLIENT, "run", model, PLUGIN, threads, env=plugin_environment(store), timeout=240)
+        result = run(PYTHON, CLIENT, "run", model, PLUGIN, threads, env=plugin_environment(store), timeout=800)
         if result.returncode == 77:
             skip(result.stdout.strip())
         check(f"{threads} threads: all products are as ggml's", result.returncode == 0 and "compared: 1356\n" in result.stdout,
