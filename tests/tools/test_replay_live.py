@@ -32,7 +32,9 @@ def replay(*arguments, status=0, trace=trace):
 print("-- the same from all")
 lru, mapped = ("--peer", "read-lru", "--raw", raw), ("--peer", "mmap", "--raw", raw)
 library = ("--mount", store)
-touched = [replay(*mapped, "--compute", "touch"), replay(*lru, "--budget", "40%"), replay(*library, "--budget", "80M")]
+lfu = ("--peer", "read-lfu", "--raw", raw)
+touched = [replay(*mapped, "--compute", "touch"), replay(*lru, "--budget", "40%"), replay(*library, "--budget", "80M"),
+           replay(*lfu, "--budget", "40%"), replay(*lfu, "--budget", str(40 * EXPERT))]
 ran = [replay(*mapped, "--compute", "ffn"), replay(*lru, "--budget", "60%", "--compute", "ffn-coded", "--batch", "7"),
        replay(*library, "--budget", "80M", "--compute", "ffn", "--batch", "4")]
 coded = [replay(*library, "--budget", budget, "--policy", policy, "--compute", "ffn-coded", "--batch", batch)
@@ -52,6 +54,8 @@ held = [replay(*library, "--budget", budget, "--policy", policy, "--compute", "t
 check("experts are touched in coded form", held[0]["check"] == held[1]["check"] != touched[0]["check"] and
       all(r["hits"]["F"] == 0 and r["compute"] == "touch-coded" for r in held), held)
 check("nothing computed", replay(*mapped, "--compute", "none")["check"] == "0" * 16)
+check("read-lfu reads what it lacks; with all in memory each expert once", 36 == touched[4]["hits"]["M"] < touched[3]["hits"]["M"] < asked,
+      [r["hits"] for r in touched])
 misses = touched[1]["hits"]["M"]
 check("read-lru reads what it lacks", 0 < misses < asked == sum(touched[1]["hits"].values()) and
       misses * EXPERT <= touched[1]["read_bytes_per_token"] * 60 <= misses * EXPERT * 1.2, touched[1])

@@ -11,7 +11,7 @@
 #define BATCH_MAX 64
 #define US_MAX 100000000
 #define SWAPS_DEFAULT 8 /* DALI's value for models with many experts */
-#define NO_PEER 4
+#define NO_PEER (REPLAY_RUNNERS - REPLAY_MMAP)
 
 #define POLICIES "zipmoe, published, lru, lfu, fifo, marking"
 #define POOLS "io, makespan, coded, even, full, raw"
@@ -53,9 +53,10 @@ static const struct tools_option options[] = {
     {.kind = TOOLS_HEADING, .help = "On real files, one run:"},
     {"mount", 0, "DIR|STORE", "Through the mount at DIR, as it is, or by the library on STORE", TOOLS_TEXT, AT(mount)},
     {"peer", 0, "NAME",
-     "As others do: mmap (files mapped), read-lru (experts read with O_DIRECT into an LRU), accelerate, zero-3 (whole "
-     "layers read)",
-     TOOLS_WORD, AT(peer), .words = "mmap|read-lru|accelerate|zero-3"},
+     "As others do: mmap (files mapped), read-lru, read-lfu (experts read with O_DIRECT into an LRU or LFU), "
+     "accelerate, "
+     "zero-3 (whole layers read)",
+     TOOLS_WORD, AT(peer), .words = "mmap|read-lru|accelerate|zero-3|read-lfu"},
     {"raw", 0, "DIR", "The checkpoint that --peer reads", TOOLS_TEXT, AT(raw)},
     {"compute", 0, "WHAT",
      "With the experts of a layer: none, touch (a load per 64 bytes, the default), touch-coded (of the coded form), "

@@ -14,7 +14,7 @@ struct replay_arguments {
     const char *store, *profile, *plan_from, *json; /* NULL: not given */
     const char *mount;                              /* a mount, or a store to open */
     const char *raw;
-    unsigned peer; /* REPLAY_MMAP + peer is the runner; 4: none */
+    unsigned peer; /* REPLAY_MMAP + peer is the runner; NO_PEER: none */
     struct tools_list budgets, policies, predict;
     struct tools_numbers batch;
     uint64_t tokens, layer_us, run_us; /* tokens 0: all */

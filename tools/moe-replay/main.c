@@ -264,6 +264,7 @@ static errint_t open_peer(const struct replay_raw *raw, struct replay_run_record
     snprintf(record->policy.name, sizeof(record->policy.name), "%s",
              record->runner == REPLAY_MMAP       ? "page-cache"
              : record->runner == REPLAY_READ_LRU ? "lru"
+             : record->runner == REPLAY_READ_LFU ? "lfu"
                                                  : "layers");
     record->policy.pools = REPLAY_RAW;
     return record->runner == REPLAY_MMAP ? replay_reader_mmap(raw, reader, err)

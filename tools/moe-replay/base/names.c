@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-static const char *const runner_names[REPLAY_RUNNERS] = {"simulate", "expertfs",   "mmap",
-                                                         "read-lru", "accelerate", "zero-3"};
+static const char *const runner_names[REPLAY_RUNNERS] = {"simulate",   "expertfs", "mmap",    "read-lru",
+                                                         "accelerate", "zero-3",   "read-lfu"};
 static const char *const schedule_names[EFS_SCHEDULE_KINDS] = {"request", "paper"};
 static const char *const cache_names[REPLAY_CACHES] = {
     "", "oracle", "least-stale", "layer-lfu", "fmoe", "moe-infinity", "dali-printed", "dali", "accelerate", "zero-3"};

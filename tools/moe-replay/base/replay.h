@@ -115,6 +115,7 @@ enum replay_runner {
     REPLAY_READ_LRU,   /* raw experts, read into an LRU */
     REPLAY_ACCELERATE, /* raw layers: the first ones stay in memory */
     REPLAY_ZERO,       /* raw layers, read one ahead of use */
+    REPLAY_READ_LFU,   /* as REPLAY_READ_LRU; evicts the least frequently used */
     REPLAY_RUNNERS
 };
 

@@ -52,7 +52,7 @@ errint_t replay_reader_client(const char *path, const struct efs_options *option
 /* The raw files, mapped (reader_mmap.c): the page cache decides what stays in memory. */
 errint_t replay_reader_mmap(const struct replay_raw *raw, struct replay_reader **reader, struct efs_error *err);
 /* Raw experts, read with O_DIRECT into as many slots as fit in the budget, allocated at open (reader_slots.c). runner:
- * REPLAY_READ_LRU, REPLAY_ACCELERATE or REPLAY_ZERO. */
+ * REPLAY_READ_LRU, REPLAY_READ_LFU, REPLAY_ACCELERATE or REPLAY_ZERO. */
 errint_t replay_reader_slots(const struct replay_raw *raw, enum replay_runner runner, uint64_t budget_bytes,
                              struct replay_reader **reader, struct efs_error *err);
 

@@ -3,6 +3,8 @@
  * reader_slots.c - models offloading libraries: raw experts in slots of user memory, read with O_DIRECT.
  *
  *     read-lru      the slots are an LRU cache of experts
+ *     read-lfu      the same, but evicts the expert that was requested least often, also before it was read the last
+ *                   time; of equals the least recently used
  *     accelerate    whole layers: the first ones stay once read; the others share the slots of one layer and are read
  *                   at each use (the disk offload of Accelerate)
  *     zero-3        whole layers in two buffers: when a layer is in memory, the next one is read into the other
@@ -40,6 +42,7 @@ struct range {
 struct slot {
     uint32_t unit, newer, older; /* unit: layer * experts + expert, or NONE; neighbours in the LRU list */
     uint32_t unread;             /* reads in flight */
+    uint64_t request;            /* the last one that used it */
 };
 
 struct slots_reader {
@@ -58,6 +61,8 @@ struct slots_reader {
     uint32_t slot_count, newest, oldest;
     struct slot *slots;
     uint32_t *where; /* [units]: slot of the unit, or NONE */
+    uint32_t *uses;  /* [units]: requests, since the start */
+    uint64_t request;
     /* The ranges of a unit are first_range[unit] to first_range[unit + 1] - 1. */
     struct range *ranges;
     uint32_t *first_range;
@@ -119,6 +124,22 @@ static void lru_put_first(struct slots_reader *r, uint32_t s)
     slot->older = r->newest;
     *(r->newest == NONE ? &r->oldest : &r->slots[r->newest].newer) = s;
     r->newest = s;
+}
+
+/* The slot whose expert is evicted: not one of the current request. */
+static uint32_t victim(const struct slots_reader *r)
+{
+    uint32_t best = r->oldest;
+    if (r->runner == REPLAY_READ_LRU)
+        return best;
+    for (uint32_t s = best, least = NONE; s != NONE; s = r->slots[s].newer) {
+        const uint32_t unit = r->slots[s].unit, uses = unit == NONE ? 0 : r->uses[unit];
+        if (r->slots[s].request != r->request && uses < least) {
+            best = s;
+            least = uses;
+        }
+    }
+    return best;
 }
 
 /* ---- reads -------------------------------------------------------------------------------------------------- */
@@ -245,12 +266,15 @@ static errint_t slots_request(struct replay_reader *reader, uint32_t layer, cons
         r->units[i] = layer * r->raw->model.experts + experts[i];
         r->handed[i] = false;
     }
-    if (r->runner != REPLAY_READ_LRU)
+    if (r->runner == REPLAY_ACCELERATE || r->runner == REPLAY_ZERO)
         return layer_request(r, layer);
+    r->request++;
     for (uint32_t i = 0; i < count; i++) { /* first the cached ones, so that the misses do not evict them */
         uint32_t s = r->where[r->units[i]];
         r->hits[s == NONE ? REPLAY_STATES - 1 : 0]++;
+        r->uses[r->units[i]]++;
         if (s != NONE) {
+            r->slots[s].request = r->request;
             lru_take_out(r, s);
             lru_put_first(r, s);
         }
@@ -259,7 +283,8 @@ static errint_t slots_request(struct replay_reader *reader, uint32_t layer, cons
         uint32_t unit = r->units[i], s = r->where[unit];
         if (s != NONE)
             continue;
-        s = r->oldest;
+        s = victim(r);
+        r->slots[s].request = r->request;
         if (r->slots[s].unit != NONE)
             r->where[r->slots[s].unit] = NONE;
         lru_take_out(r, s);
@@ -285,7 +310,7 @@ static void slots_show(const struct slots_reader *r, uint32_t i, struct replay_v
 static errint_t slots_next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
 {
     struct slots_reader *r = (struct slots_reader *)reader;
-    if (r->runner != REPLAY_READ_LRU && !r->complete)
+    if ((r->runner == REPLAY_ACCELERATE || r->runner == REPLAY_ZERO) && !r->complete)
         layer_complete(r);
     for (;;) {
         for (uint32_t i = 0; i < r->count && !r->failed; i++)
@@ -353,13 +378,14 @@ static errint_t slots_allocate(struct slots_reader *r, uint64_t budget_bytes, st
     r->slot_count = slots < units ? (uint32_t)slots : units;
     if (r->slot_count == 0)
         return efs_fail(err, -ENOMEM, "%s: the budget has room for no expert", replay_runner_name(r->runner));
-    errint_t rc = r->runner == REPLAY_READ_LRU ? 0 : layers_fit(r, err);
+    errint_t rc = r->runner == REPLAY_ACCELERATE || r->runner == REPLAY_ZERO ? layers_fit(r, err) : 0;
     if (rc < 0)
         return rc;
     r->memory_bytes = r->slot_count * r->slot_bytes;
     void *memory = mmap(NULL, r->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EFS_TABLE(&r->tables, r->slots, r->slot_count);
     EFS_TABLE(&r->tables, r->where, units);
+    EFS_TABLE(&r->tables, r->uses, units);
     if (memory == MAP_FAILED || efs_tables_error(&r->tables) < 0)
         return efs_fail(err, -ENOMEM, "no memory");
     r->memory = memory;
