@@ -4,8 +4,8 @@
 
 Writes the logits (--embeddings: embeddings) of prompts and of the generated tokens to OUT (numpy, one array per
 prompt). Prints how many bytes of the file are in the page cache, before and after the model is loaded, "begun" after
-the first token of the first prompt, and at the end the tokens, and how many bytes of the file are mapped. Exit status
-0; 1: a decode failed; 77: llama-cpp-python is missing."""
+the first token of the first prompt, and at the end the tokens, how many bytes of the file are mapped, and how much
+memory of the process is of no file. Exit status 0; 1: a decode failed; 77: llama-cpp-python is missing."""
 import argparse
 import ctypes
 import json
@@ -73,6 +73,12 @@ def mapped_bytes(path):
         elif ours and line.startswith("Rss:"):
             total += int(line.split()[1]) << 10
     return total
+
+
+def anonymous_bytes():
+    """Memory of this process that is of no file."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon:"))
 
 
 def generate(model, arguments, results):
@@ -149,6 +155,7 @@ def main():
             return 1
     np.savez(arguments.out, **{str(n): logits for n, (_, logits) in first.items()})
     print("mapped:", mapped_bytes(arguments.file))
+    print("anonymous:", anonymous_bytes())
     print("tokens:", json.dumps({n: tokens for n, (tokens, _) in first.items()}))
     return 0
 

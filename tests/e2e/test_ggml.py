@@ -39,6 +39,9 @@ def plugin_environment(store, budget="192M", prefetch="off"):
 def client(file, *options, store=None, plugin="path", name="out", **more):
     """Runs ggml.py; its logits are in scratch(name + ".npz")."""
     environment = plugin_environment(store, more.pop("budget", "192M"), more.pop("prefetch", "off"))
+    if more.get("dense"):
+        environment["EXPERTFS_DENSE"] = more["dense"]
+    more.pop("dense", None)
     if plugin:
         environment.update({"GGML_BACKEND_PATH": PLUGIN} if plugin == "path" else {"LD_PRELOAD": PRELOADED})
     out = scratch(name + ".npz")
@@ -293,7 +296,7 @@ def unknown_versions():
         void *ggml_backend_reg_by_name(const char *name) { (void)name; return FOUND; }
         #define UNUSED(name) void name(void) {}
         UNUSED(ggml_row_size) UNUSED(ggml_init) UNUSED(ggml_free) UNUSED(ggml_new_tensor_2d) UNUSED(ggml_new_tensor_3d)
-        UNUSED(ggml_get_type_traits) UNUSED(ggml_mul_mat_id) UNUSED(ggml_new_graph_custom) UNUSED(ggml_build_forward_expand)
+        UNUSED(ggml_get_type_traits) UNUSED(ggml_mul_mat) UNUSED(ggml_mul_mat_id) UNUSED(ggml_new_graph_custom) UNUSED(ggml_build_forward_expand)
         int taken(const char *path)
         {
             void *library = dlopen(path, RTLD_NOW), *call = library ? dlsym(library, "ggml_backend_init") : NULL;

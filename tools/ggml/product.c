@@ -20,7 +20,7 @@
 #define PRELOAD_UNCHOSEN 8  /* the next layer is read ahead if at most 1/8 of this layer's experts are not chosen */
 #define ALONE_NUMBERS 32768 /* up to that many input values are prepared by one thread, faster than waking more */
 
-static errint_t alloc_threads(struct efsg_buffers *room, unsigned threads)
+errint_t efsg_alloc_threads(struct efsg_buffers *room, unsigned threads)
 {
     if (threads <= room->threads)
         return 0;
@@ -236,10 +236,11 @@ const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op)
     const struct ggml_tensor *w = op->src[0], *x = op->src[1], *ids = op->src[2];
     if (!w || !x || !ids || !w->extra || w->view_src || !efsg_buffer_is_ours(w->buffer))
         return NULL;
-    return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1 && ids->type == GGML_TYPE_I32 &&
-                   ids->ne[2] == 1 && ids->ne[3] == 1 && op->type == GGML_TYPE_F32 && op->nb[0] == sizeof(float) &&
-                   op->ne[3] == 1
-               ? w->extra
+    const struct efsg_weight *experts = w->extra;
+    return experts->extra == EFSG_EXPERTS && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1 &&
+                   ids->type == GGML_TYPE_I32 && ids->ne[2] == 1 && ids->ne[3] == 1 && op->type == GGML_TYPE_F32 &&
+                   op->nb[0] == sizeof(float) && op->ne[3] == 1
+               ? experts
                : NULL;
 }
 
@@ -263,7 +264,7 @@ enum ggml_status efsg_products(struct efsg_buffers *room, struct efsg_hints *hin
     if (rc == 0)
         rc = pieces = p.kernel->alloc(&p, room);
     if (rc >= 0)
-        rc = alloc_threads(room, (unsigned)threads);
+        rc = efsg_alloc_threads(room, (unsigned)threads);
     if (rc == 0)
         rc = efsg_source_begin(p.weights[0]->source, p.weights[0]->layer, p.needs, p.chosen_count, &p.request, &p.err);
     if (rc == 0)

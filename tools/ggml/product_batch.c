@@ -9,25 +9,6 @@
 #include <errno.h>
 #include <string.h>
 
-#define GRAPH_BYTES (16u << 10) /* four tensors and a graph of one node */
-#define GRAPH_NODES 8
-
-/* The thread's CPU backend. NULL: no memory. */
-static ggml_backend_t thread_backend(struct efsg_thread_buffers *own)
-{
-    ggml_backend_reg_t cpu = own->cpu ? NULL : efsg_host.reg_by_name("CPU");
-    ggml_backend_dev_t device = cpu ? cpu->iface.get_device(cpu, 0) : NULL;
-    if (!device)
-        return own->cpu;
-    void (*set_threads)(ggml_backend_t backend, int threads);
-    void *call = cpu->iface.get_proc_address(cpu, "ggml_backend_set_n_threads");
-    memcpy(&set_threads, &call, sizeof(call));
-    own->cpu = device->iface.init_backend(device, NULL);
-    if (own->cpu && set_threads)
-        set_threads(own->cpu, 1);
-    return own->cpu;
-}
-
 errint_t efsg_batch_gather(const struct products *p, const struct block *b, struct efsg_thread_buffers *own)
 {
     const uint32_t count = b->portion->count;
@@ -48,25 +29,18 @@ static errint_t compute(const struct products *p, const struct block *b, struct 
 {
     const struct efsg_weight *w = p->weights[b->node];
     const uint32_t count = b->portion->count;
-    ggml_backend_t cpu = thread_backend(own);
-    const struct ggml_init_params memory = {
-        .mem_size = GRAPH_BYTES, .mem_buffer = efsg_memory(&own->graph, GRAPH_BYTES), .no_alloc = true};
-    struct ggml_context *context = cpu && memory.mem_buffer ? efsg_host.init(memory) : NULL;
-    if (!context)
+    struct efsg_graph graph;
+    if (!efsg_graph_begin(&graph, own))
         return -ENOMEM;
-    struct ggml_tensor *matrix = efsg_host.new_tensor_3d(context, w->type, w->cols, row_count, 1);
-    struct ggml_tensor *x = efsg_host.new_tensor_3d(context, w->host.vector_type, w->cols, 1, count);
-    struct ggml_tensor *ids = efsg_host.new_tensor_2d(context, GGML_TYPE_I32, 1, count);
-    struct ggml_tensor *out = efsg_host.mul_mat_id(context, matrix, x, ids);
+    struct ggml_tensor *matrix = efsg_host.new_tensor_3d(graph.context, w->type, w->cols, row_count, 1);
+    struct ggml_tensor *x = efsg_host.new_tensor_3d(graph.context, w->host.vector_type, w->cols, 1, count);
+    struct ggml_tensor *ids = efsg_host.new_tensor_2d(graph.context, GGML_TYPE_I32, 1, count);
+    struct ggml_tensor *out = efsg_host.mul_mat_id(graph.context, matrix, x, ids);
     memcpy(&matrix->data, &rows, sizeof(rows)); /* only read */
     x->data = own->inputs.at;
     ids->data = (uint8_t *)own->inputs.at + count * p->row_bytes;
     out->data = y;
-    struct ggml_cgraph *graph = efsg_host.new_graph_custom(context, GRAPH_NODES, false);
-    efsg_host.build_forward_expand(graph, out);
-    enum ggml_status status = cpu->iface.graph_compute(cpu, graph);
-    efsg_host.free(context);
-    return status == GGML_STATUS_SUCCESS ? 0 : status == GGML_STATUS_ALLOC_FAILED ? -ENOMEM : -EIO;
+    return efsg_graph_compute(&graph, out);
 }
 
 errint_t efsg_batch_rows(const struct products *p, const struct block *b, struct efsg_thread_buffers *own,

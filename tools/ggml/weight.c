@@ -139,6 +139,7 @@ struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efs
     struct efsg_weight *weight = calloc(1, sizeof(*weight));
     if (!weight)
         return NULL;
+    weight->extra = EFSG_EXPERTS;
     weight->source = source;
     weight->activation = tensor->type == GGML_TYPE_F16 ? EFS_ACTIVATION_F16 : EFS_ACTIVATION_BF16;
     weight->type = tensor->type;
