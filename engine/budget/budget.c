@@ -9,6 +9,7 @@
 #include "container.h"
 #include "cache.h"
 #include "extent.h"
+#include "whole.h"
 
 #include <errno.h>
 
@@ -68,8 +69,8 @@ errint_t efs_budget_add_segment(struct efs *fs, bool may_evict)
         /* the chunk pool is below its plan: evict experts that the plan does not keep full */
         bool kept = fs->arena.segment_count >= fs->account.planned_segments;
         efs_full_drop_free_memfiles(fs, used - fs->account.bytes[EFS_ACCOUNT_RETURNING] + bytes - budget);
-        if (fs->account.bytes[EFS_ACCOUNT_FULL] == before && !efs_full_evict_oldest(fs, false) &&
-            !(kept && efs_full_evict_oldest(fs, true)))
+        if (fs->account.bytes[EFS_ACCOUNT_FULL] == before && !efs_whole_evict_oldest(fs) &&
+            !efs_full_evict_oldest(fs, false) && !(kept && efs_full_evict_oldest(fs, true)))
             return -ENOMEM;
     }
     errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_check_memory(fs, bytes);
@@ -173,13 +174,32 @@ static bool budget_reclaim(struct efs *fs, uint64_t bytes, bool with_long_refs)
     uint64_t before = fs->account.bytes[EFS_ACCOUNT_FULL], remaining = segments_remaining(fs);
     uint64_t floor = fs->account.floor_segments, needed = segments_needed(fs);
     efs_full_drop_free_memfiles(fs, bytes);
-    if (fs->account.bytes[EFS_ACCOUNT_FULL] < before)
+    if (fs->account.bytes[EFS_ACCOUNT_FULL] < before || efs_whole_evict_oldest(fs))
         return true;
     if (remaining > needed && remaining > floor && segment_retire(fs, with_long_refs))
         return true;
     if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
         return true;
     return remaining > floor && segment_retire(fs, with_long_refs);
+}
+
+errint_t efs_budget_reserve_file(struct efs *fs, uint64_t bytes)
+{
+    for (;;) {
+        uint64_t used = fs->account.used_bytes, budget = fs->account.budget_bytes;
+        uint64_t leaving = fs->account.bytes[EFS_ACCOUNT_RETURNING] + fs->account.bytes[EFS_ACCOUNT_RETIRING];
+        uint64_t before = fs->account.bytes[EFS_ACCOUNT_FULL], remaining = segments_remaining(fs);
+        if (used + bytes <= budget)
+            return efs_grow_check_memory(fs, bytes);
+        if (used - leaving + bytes <= budget)
+            return -EAGAIN;
+        efs_full_drop_free_memfiles(fs, used - leaving + bytes - budget);
+        if (fs->account.bytes[EFS_ACCOUNT_FULL] < before)
+            continue;
+        bool spare = remaining > segments_needed(fs) && remaining > fs->account.floor_segments;
+        if (!(spare && segment_retire(fs, false)) && !efs_full_evict_oldest(fs, false))
+            return -ENOMEM;
+    }
 }
 
 uint64_t efs_budget_over(const struct efs *fs)
@@ -191,6 +211,8 @@ uint64_t efs_budget_over(const struct efs *fs)
 
 void efs_budget_shrink(struct efs *fs)
 {
+    if (fs->account.used_bytes > fs->account.budget_bytes)
+        efs_whole_abandon(fs, false);
     uint64_t over;
     while ((over = efs_budget_over(fs)) && budget_reclaim(fs, over, true))
         ;
@@ -200,7 +222,8 @@ void efs_budget_shrink(struct efs *fs)
  * segment, or the end of a copy. Each requests EFS_RETRY_BUDGET at its end. */
 static bool budget_will_free(const struct efs *fs)
 {
-    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || efs_full_will_free(fs) || segments_retiring_soon(fs);
+    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || efs_full_will_free(fs) || efs_whole_will_free(fs) ||
+           segments_retiring_soon(fs);
 }
 
 static bool budget_is_settled(const struct efs *fs)

@@ -210,6 +210,9 @@ errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_w
 /* As efs_extent_request(), which then cannot fail for lack of memory. */
 bool efs_extent_commit(struct efs *fs, struct efs_extent_waiter *waiter);
 void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter);
+/* Drops an extent without references, kept or not, except those of experts that a user has pinned: its bytes are in
+ * memory elsewhere. */
+void efs_extent_drop_copied(struct efs *fs, uint32_t extent);
 /* Evicts everything that has no reference, kept or not: of the chunk pool; of retiring segments, where components that
  * are referenced or being loaded are evicted when that ends. */
 void efs_extents_evict_all(struct efs *fs);

@@ -78,6 +78,16 @@ enum efs_evicted efs_extents_evict(struct efs *fs, unsigned ranks)
     return result;
 }
 
+void efs_extent_drop_copied(struct efs *fs, uint32_t extent)
+{
+    const struct efs_extent *x = &fs->extents->at[extent];
+    if (x->refs || x->state != EFS_EXTENT_IDLE || !x->resident ||
+        efs_cache_user_pinned(fs, fs->store->objects[x->object].group))
+        return;
+    efs_extent_evict(fs, extent, x->resident);
+    efs_retry(fs, EFS_RETRY_SEGMENTS);
+}
+
 void efs_extents_evict_all(struct efs *fs)
 {
     for (uint32_t i = 0; i < fs->extents->count; i++) {

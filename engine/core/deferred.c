@@ -194,6 +194,7 @@ static bool deferred_unlock(struct efs *fs)
         efs_retry(fs, EFS_RETRY_BUDGET);
         efs_retry(fs, EFS_RETRY_EXTENTS);
         efs_retry(fs, EFS_RETRY_ADMIT);
+        efs_retry(fs, EFS_RETRY_IDLE);
     }
     efs_in_flight_end_locked(fs);
     return true;

@@ -20,6 +20,7 @@
 
 #include "budget.h"
 #include "cache.h"
+#include "whole.h"
 
 #include <errno.h>
 
@@ -27,7 +28,7 @@
 static bool memory_will_come(const struct efs *fs)
 {
     return fs->coded_pinned || efs_full_any_in_use(fs) || !efs_extents_only_long_refs(fs) ||
-           fs->account.bytes[EFS_ACCOUNT_RETIRING];
+           fs->account.bytes[EFS_ACCOUNT_RETIRING] || efs_whole_will_free(fs);
 }
 
 /* Whether an item that found no memory waits for it. An open of a file does not wait for coded experts: the file can be

@@ -14,6 +14,7 @@
  *     request.c        the life of a request: loaded, reported, dropped
  *     use.c            reports uses of experts
  *     read.c           reads of files
+ *     gather.c         fills memory files with checkpoint files, reads these
  *
  * A request that waits for memory holds none: the queue takes the memory of all of its items in one critical section,
  * as blocks of the chunk pool and memory files, or nothing. From then on the request waits only for the disk and the

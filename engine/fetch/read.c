@@ -6,6 +6,7 @@
  * cannot deadlock.
  */
 #include "fetch.h"
+#include "gather.h"
 #include "small.h"
 
 #include "container.h"
@@ -424,6 +425,8 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     }
     if (len > size - offset)
         len = (size_t)(size - offset);
+    if (efs_gather_read(fs, file, offset, dst, len, done, arg))
+        return;
     struct read *r = efs_sys_calloc(1, sizeof(*r));
     if (!r) {
         efs_count(&fs->stats, read_errors, 1);
@@ -445,6 +448,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         parts_free(&parts);
     }
     efs_lock(fs);
+    efs_whole_note(fs, file, len);
     struct efs_step step = read_classify(fs, stream, file, offset, len, group);
     read_request(fs, &parts, &step, &served);
     read_ahead(fs, &step, file);

@@ -8,6 +8,7 @@
 
 #include "budget.h"
 #include "cache.h"
+#include "whole.h"
 
 #include <errno.h>
 
@@ -142,7 +143,8 @@ static bool bytes_fit(const struct efs *fs, uint64_t coded, uint64_t full)
     if (coded > chunks)
         chunks = coded;
     return coded <= efs_budget_coded(fs) &&
-           (full == 0 || efs_account_fixed(&fs->account) + chunks + full <= fs->account.budget_bytes);
+           (full == 0 ||
+            efs_account_fixed(&fs->account) + efs_whole_opened_bytes(fs) + chunks + full <= fs->account.budget_bytes);
 }
 
 uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *item)

@@ -4,6 +4,7 @@
 #include "fetch.h"
 
 #include "cache.h"
+#include "whole.h"
 #include "plan_thread.h"
 #include "prefetcher.h"
 
@@ -21,6 +22,7 @@ void efs_use_experts(struct efs *fs, const uint32_t *experts, const uint32_t *to
                      enum efs_use_kind kind)
 {
     struct efs_uses uses;
+    efs_whole_yield(fs);
     efs_cache_request(fs, experts, tokens, count, kind, &uses);
     uses_place(fs, &uses);
 }

@@ -128,18 +128,25 @@ void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes)
     memfile->file_bytes = file_bytes;
 }
 
-static errint_t memfile_have_pages(struct efs_memfile *memfile)
+static errint_t memfile_have_pages(struct efs_memfile *memfile, uint64_t offset, size_t bytes)
 {
     int fd = memfile->name ? efs_sys_openat(memfile->memfiles->tmpfs, name_of(memfile->name).text, O_RDWR, 0) : -1;
-    errint_t rc = fd < 0 ? -EBADF : efs_sys_fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes);
+    errint_t rc = fd < 0 ? -EBADF : efs_sys_fallocate(fd, FALLOC_FL_KEEP_SIZE, offset, bytes);
     if (fd >= 0)
         efs_sys_close(fd);
-    return rc == 0 ? 0 : efs_sys_populate(memfile->data, memfile->bytes, NULL);
+    return rc == 0 ? 0 : efs_sys_populate(memfile->data + offset, bytes, NULL);
 }
 
 errint_t efs_memfile_reserve(struct efs_memfile *memfile)
 {
-    return memfile->kind != EFS_MEMFILE_PRIVATE || memfile->populated ? 0 : memfile_have_pages(memfile);
+    bool has = memfile->kind != EFS_MEMFILE_PRIVATE || memfile->populated;
+    return has ? 0 : memfile_have_pages(memfile, 0, memfile->bytes);
+}
+
+errint_t efs_memfile_reserve_range(struct efs_memfile *memfile, uint64_t offset, size_t bytes)
+{
+    assert(memfile->kind == EFS_MEMFILE_PRIVATE && offset + bytes <= memfile->bytes);
+    return memfile_have_pages(memfile, offset, bytes);
 }
 
 errint_t efs_memfile_populate(struct efs_memfile *memfile)
@@ -148,7 +155,7 @@ errint_t efs_memfile_populate(struct efs_memfile *memfile)
     assert(memfile->kind == EFS_MEMFILE_PRIVATE);
     /* Not MADV_POPULATE_WRITE for a named file: it holds mmap_lock while it clears pages, and other threads' mmap(2)
      * and munmap(2) wait. Touching a page that is allocated cannot fail. */
-    errint_t rc = memfile_have_pages(memfile);
+    errint_t rc = memfile_have_pages(memfile, 0, memfile->bytes);
     for (size_t at = 0; rc == 0 && at < memfile->bytes; at += EFS_ALIGN)
         data[at] = 0;
     memfile->populated = rc == 0;
@@ -244,6 +251,27 @@ int efs_memfile_take_fd(struct efs_memfile *memfile)
     int fd = memfile->fd;
     memfile->fd = -1;
     return fd;
+}
+
+#define PAGEMAP_PRESENT (UINT64_C(1) << 63)
+#define PAGEMAP_EXCLUSIVE (UINT64_C(1) << 56) /* mapped by this process alone */
+#define PAGEMAP_STEP (2u << 20)
+
+bool efs_memfile_is_mapped_elsewhere(const struct efs_memfile *memfile, uint64_t from, uint64_t count)
+{
+    bool mapped = false;
+    const uint64_t places = (memfile->bytes + PAGEMAP_STEP - 1) / PAGEMAP_STEP;
+    int fd = efs_sys_openat(AT_FDCWD, "/proc/self/pagemap", O_RDONLY, 0);
+    for (uint64_t i = 0; fd >= 0 && i < count && i < places && !mapped; i++) {
+        const uint8_t *at = memfile->data + (from + i) % places * PAGEMAP_STEP;
+        uint64_t entry;
+        if (efs_sys_pread(fd, &entry, sizeof(entry), (uintptr_t)at / EFS_ALIGN * sizeof(entry)) != sizeof(entry))
+            break;
+        mapped = (entry & PAGEMAP_PRESENT) && !(entry & PAGEMAP_EXCLUSIVE);
+    }
+    if (fd >= 0)
+        efs_sys_close(fd);
+    return mapped;
 }
 
 int efs_memfile_open_window(const struct efs_memfile *memfile)

@@ -76,6 +76,10 @@ errint_t efs_memfile_export(struct efs_memfiles *memfiles, struct efs_memfile *m
 errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 /* Moves the descriptor of an EXPORTED file that is not in use to the caller, which closes it. < 0: it was not open. */
 int efs_memfile_take_fd(struct efs_memfile *memfile);
+/* Whether another process maps the file and has used its pages: the kernel closes a file that it serves from a memory
+ * file when its descriptors are closed, although mappings of it remain. Looks in /proc/self/pagemap at `count` places,
+ * 2 MiB apart, from place `from` on, modulo their number; takes about 1 us each. false if that cannot be read. */
+bool efs_memfile_is_mapped_elsewhere(const struct efs_memfile *memfile, uint64_t from, uint64_t count);
 /* Opens a read-only descriptor of a WINDOW, to be passed to another process; it cannot be reopened for writing. The
  * caller closes it. -errno (-EMFILE, ...) on failure. */
 int efs_memfile_open_window(const struct efs_memfile *memfile);
@@ -85,6 +89,8 @@ int efs_memfile_open_window(const struct efs_memfile *memfile);
  * earlier ones. One call allocates large pages for the end, too. Takes some 20 us. -ENOMEM: pages are not available,
  * and the memory must not be written. */
 errint_t efs_memfile_reserve(struct efs_memfile *memfile);
+/* The same for the pages of [offset, offset + bytes), whole pages. */
+errint_t efs_memfile_reserve_range(struct efs_memfile *memfile, uint64_t offset, size_t bytes);
 /* Allocates and clears all pages of a PRIVATE file; the content is undefined afterwards. May take 1 ms per MiB. */
 errint_t efs_memfile_populate(struct efs_memfile *memfile);
 

@@ -13,6 +13,7 @@
 #include "pools.h"
 #include "sys.h"
 #include "thread.h"
+#include "whole.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -379,6 +380,7 @@ static void sampler_read(struct sampler *sampler, struct efs *fs)
     bool counts = now - sampler->counted_ns >= SAMPLE_NS;
     sampler->read_ns = now;
     sampler->counted_ns = counts ? now : sampler->counted_ns;
+    efs_whole_sample(fs);
     efs_grow(fs, counts);
 }
 

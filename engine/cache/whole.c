@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* whole.c - see whole.h. */
+#include "whole.h"
+
+#include "cache.h"
+#include "full.h"
+#include "sys.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#define RESERVE_SHARE 8u        /* 1/8 of the budget that is not fixed stays for other work, ... */
+#define RESERVE_EXPERTS 16u     /* ... but room for this number of the largest experts, in full */
+#define LEAST_BYTES (1u << 20)  /* smaller files are not worth a memory file */
+#define CHARGE_BYTES (2u << 20) /* a huge page */
+#define SAMPLE_PLACES 32u       /* of a file that was not mapped, in 500 ms */
+
+static size_t file_bytes(const struct efs *fs, uint32_t file)
+{
+    return (size_t)efs_page_up(efs_view_bytes(&fs->view, file));
+}
+
+static bool file_is_pinned(const struct efs_whole_file *f)
+{
+    return f->state != EFS_WHOLE_READY || f->opens || f->mapped || f->readers;
+}
+
+/* A READY file is about to be opened or copied from; was. */
+static void file_pin_begin(struct efs *fs, const struct efs_whole_file *f)
+{
+    if (!file_is_pinned(f))
+        efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->charged_bytes);
+}
+
+static void file_pin_end(struct efs *fs, const struct efs_whole_file *f)
+{
+    if (!file_is_pinned(f)) {
+        efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->charged_bytes);
+        efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced meanwhile */
+        efs_retry(fs, EFS_RETRY_ADMIT);
+    }
+    if (f->state == EFS_WHOLE_DROPPED)
+        efs_retry(fs, EFS_RETRY_IDLE);
+}
+
+/* The number of files in memory has changed. */
+static void files_changed(struct efs *fs, uint64_t bytes, bool more)
+{
+    struct efs_whole_files *files = fs->whole;
+    files->bytes = more ? files->bytes + bytes : files->bytes - bytes;
+    files->planned = false;
+    atomic_fetch_add(&files->any, more ? 1u : UINT32_MAX);
+    efs_retry(fs, EFS_RETRY_IDLE);
+}
+
+void efs_whole_note(struct efs *fs, uint32_t file, uint64_t bytes)
+{
+    struct efs_whole_files *files = fs->whole;
+    if (!files->enabled || file >= files->count)
+        return;
+    struct efs_whole_file *f = &files->at[file];
+    uint64_t size = efs_view_bytes(&fs->view, file), before = f->read_bytes;
+    if (before == 0 || f->requests != files->requests) {
+        f->requests = files->requests;
+        before = 0;
+    }
+    f->read_bytes = before + bytes;
+    if (before < size && before + bytes >= size) {
+        files->wanted = true;
+        efs_retry(fs, EFS_RETRY_IDLE);
+    }
+}
+
+/* Memory that stays for readers and requests. */
+static uint64_t files_reserve(const struct efs *fs)
+{
+    uint64_t fixed = efs_account_fixed(&fs->account), budget = fs->account.budget_bytes;
+    uint64_t share = budget > fixed ? (budget - fixed) / RESERVE_SHARE : 0;
+    uint64_t least =
+        fs->whole->largest_bytes * RESERVE_EXPERTS + (fs->account.floor_segments + 1) * fs->arena.segment_bytes;
+    return share > least ? share : least;
+}
+
+uint32_t efs_whole_next(struct efs *fs)
+{
+    struct efs_whole_files *files = fs->whole;
+    uint64_t other = efs_account_fixed(&fs->account) + fs->account.bytes[EFS_ACCOUNT_CODED_PINNED] +
+                     fs->full->leased_bytes + files_reserve(fs);
+    if (!files->wanted || files->filling != EFS_NONE || other + files->all_bytes > fs->account.budget_bytes)
+        return EFS_NONE;
+    for (uint32_t i = 0; i < files->count; i++) {
+        const struct efs_whole_file *f = &files->at[i];
+        uint64_t size = efs_view_bytes(&fs->view, i);
+        if (f->state == EFS_WHOLE_NONE && !f->failed && size >= LEAST_BYTES && f->read_bytes >= size &&
+            f->requests == files->requests)
+            return i;
+    }
+    files->wanted = false;
+    return EFS_NONE;
+}
+
+void efs_whole_begin(struct efs *fs, uint32_t file)
+{
+    struct efs_whole_file *f = &fs->whole->at[file];
+    assert(f->state == EFS_WHOLE_NONE && fs->whole->filling == EFS_NONE);
+    fs->whole->filling = file;
+    f->state = EFS_WHOLE_FILLING;
+    files_changed(fs, file_bytes(fs, file), true);
+}
+
+uint64_t efs_whole_step(const struct efs *fs, uint32_t file, uint64_t end)
+{
+    uint64_t most = file_bytes(fs, file), to = (end + CHARGE_BYTES - 1) / CHARGE_BYTES * CHARGE_BYTES;
+    to = to < most ? to : most;
+    uint64_t charged = fs->whole->at[file].charged_bytes;
+    return to > charged ? to - charged : 0;
+}
+
+void efs_whole_charge(struct efs *fs, uint32_t file, uint64_t bytes)
+{
+    efs_account_charge(&fs->account, EFS_ACCOUNT_FULL, bytes);
+    efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, bytes);
+    efs_account_add_allocated(&fs->account, bytes);
+    fs->whole->at[file].charged_bytes += bytes;
+}
+
+void efs_whole_filled(struct efs *fs, uint32_t file, uint64_t end)
+{
+    struct efs_whole_files *files = fs->whole;
+    struct efs_whole_file *f = &files->at[file];
+    if (f->state != EFS_WHOLE_FILLING)
+        return;
+    f->filled_bytes = end;
+    if (end < efs_view_bytes(&fs->view, file))
+        return;
+    assert(f->charged_bytes == f->memfile->bytes);
+    f->state = EFS_WHOLE_READY;
+    f->used = ++files->clock;
+    files->filling = EFS_NONE;
+    f->memfile->populated = true;
+    efs_memfile_resize(f->memfile, end);
+    efs_count(&fs->stats, gathered_files, 1);
+    file_pin_end(fs, f);
+}
+
+void efs_whole_abandon(struct efs *fs, bool failed)
+{
+    struct efs_whole_files *files = fs->whole;
+    if (files->filling == EFS_NONE || files->at[files->filling].state != EFS_WHOLE_FILLING)
+        return;
+    struct efs_whole_file *f = &files->at[files->filling];
+    f->state = EFS_WHOLE_DROPPED;
+    f->failed = failed;
+    efs_retry(fs, EFS_RETRY_IDLE);
+}
+
+void efs_whole_ended(struct efs *fs, uint32_t file)
+{
+    struct efs_whole_file *f = &fs->whole->at[file];
+    assert(f->state == EFS_WHOLE_DROPPED && !f->readers && !f->opens);
+    efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->charged_bytes);
+    efs_account_return(&fs->account, EFS_ACCOUNT_FULL, f->charged_bytes);
+    *f = (struct efs_whole_file){.failed = f->failed};
+    fs->whole->filling = EFS_NONE;
+    files_changed(fs, file_bytes(fs, file), false);
+    efs_retry(fs, EFS_RETRY_BUDGET);
+    efs_retry(fs, EFS_RETRY_EXTENTS);
+    efs_retry(fs, EFS_RETRY_ADMIT);
+}
+
+bool efs_whole_evict_oldest(struct efs *fs)
+{
+    struct efs_whole_files *files = fs->whole;
+    struct efs_whole_file *oldest = NULL;
+    for (uint32_t i = 0; atomic_load(&files->any) && i < files->count; i++)
+        if (!file_is_pinned(&files->at[i]) && (!oldest || files->at[i].used < oldest->used))
+            oldest = &files->at[i];
+    if (!oldest)
+        return false;
+    uint64_t bytes = oldest->charged_bytes;
+    efs_defer_free(fs, oldest->memfile);
+    *oldest = (struct efs_whole_file){0};
+    files_changed(fs, bytes, false);
+    efs_count(&fs->stats, evictions_files, 1);
+    return true;
+}
+
+void efs_whole_yield(struct efs *fs)
+{
+    struct efs_whole_files *files = fs->whole;
+    files->requests++;
+    if (!atomic_load(&files->any) || efs_account_available(&fs->account) >= fs->extents->all_bytes)
+        return;
+    efs_whole_abandon(fs, false);
+    while (efs_whole_evict_oldest(fs)) {
+    }
+}
+
+uint64_t efs_whole_plan_bytes(struct efs *fs)
+{
+    fs->whole->planned = true;
+    return fs->whole->bytes;
+}
+
+bool efs_whole_need_plan(const struct efs *fs)
+{
+    return !fs->whole->planned;
+}
+
+bool efs_whole_will_free(const struct efs *fs)
+{
+    const struct efs_whole_files *files = fs->whole;
+    bool will = files->filling != EFS_NONE;
+    for (uint32_t i = 0; atomic_load(&files->any) && i < files->count && !will; i++)
+        will = files->at[i].readers && !files->at[i].opens;
+    return will;
+}
+
+const uint8_t *efs_whole_pin(struct efs *fs, uint32_t file, uint64_t end)
+{
+    struct efs_whole_files *files = fs->whole;
+    const uint8_t *data = NULL;
+    if (file >= files->count || !atomic_load_explicit(&files->any, memory_order_relaxed))
+        return NULL;
+    efs_lock(fs);
+    struct efs_whole_file *f = &files->at[file];
+    if ((f->state == EFS_WHOLE_READY || f->state == EFS_WHOLE_FILLING) && f->filled_bytes >= end) {
+        file_pin_begin(fs, f);
+        f->readers++;
+        f->used = ++files->clock;
+        data = f->memfile->data;
+    }
+    efs_unlock(fs);
+    return data;
+}
+
+void efs_whole_unpin(struct efs *fs, uint32_t file)
+{
+    struct efs_whole_file *f = &fs->whole->at[file];
+    efs_lock(fs);
+    assert(f->readers > 0);
+    f->readers--;
+    file_pin_end(fs, f);
+    efs_unlock(fs);
+}
+
+/* ---- calls of the daemon; without lock ---- */
+
+/* Looks for mappings of a file that is not open: at all places if there were some, else at a few, in turns. */
+static void file_sample(struct efs *fs, struct efs_whole_file *f)
+{
+    efs_lock(fs);
+    bool ready = f->state == EFS_WHOLE_READY && !f->opens, was = f->mapped;
+    if (!ready) {
+        efs_unlock(fs);
+        return;
+    }
+    const uint64_t from = f->sample, count = was ? UINT64_MAX : SAMPLE_PLACES;
+    file_pin_begin(fs, f);
+    f->readers++; /* keeps the memory file */
+    f->sample += SAMPLE_PLACES;
+    efs_unlock(fs);
+    bool mapped = efs_memfile_is_mapped_elsewhere(f->memfile, from, count);
+    efs_lock(fs);
+    f->readers--;
+    if (!f->opens && f->mapped == was && mapped != was) {
+        f->mapped = mapped;
+        fs->whole->opened_bytes += mapped ? f->charged_bytes : 0;
+        fs->whole->opened_bytes -= mapped ? 0 : f->charged_bytes;
+    }
+    file_pin_end(fs, f);
+    efs_unlock(fs);
+}
+
+void efs_keep_files(struct efs *fs, efs_whole_fn *whole, void *arg)
+{
+    efs_lock(fs);
+    fs->whole->ready = whole;
+    fs->whole->ready_arg = arg;
+    fs->whole->enabled = fs->full->memfiles.tmpfs >= 0;
+    efs_unlock(fs);
+}
+
+int efs_file_open(struct efs *fs, uint32_t file)
+{
+    struct efs_whole_files *files = fs->whole;
+    if (file >= files->count || !atomic_load_explicit(&files->any, memory_order_relaxed))
+        return -EAGAIN;
+    efs_lock(fs);
+    struct efs_whole_file *f = &files->at[file];
+    bool ready = f->state == EFS_WHOLE_READY && !fs->closing;
+    if (ready) {
+        file_pin_begin(fs, f);
+        files->opened_bytes += f->opens++ > 0 || f->mapped ? 0 : f->charged_bytes;
+        f->mapped = false;
+        f->used = ++files->clock;
+    }
+    efs_unlock(fs);
+    if (!ready)
+        return -EAGAIN;
+    errint_t rc = efs_memfile_export(&fs->full->memfiles, f->memfile);
+    if (rc < 0)
+        efs_file_close(fs, file);
+    return rc < 0 ? rc : f->memfile->fd;
+}
+
+void efs_file_close(struct efs *fs, uint32_t file)
+{
+    struct efs_whole_file *f = &fs->whole->at[file];
+    int fd = -1;
+    efs_lock(fs);
+    assert(f->state == EFS_WHOLE_READY && f->opens > 0);
+    f->mapped = --f->opens == 0;
+    if (f->mapped)
+        fd = efs_memfile_take_fd(f->memfile);
+    efs_unlock(fs);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    file_sample(fs, f);
+}
+
+void efs_whole_sample(struct efs *fs)
+{
+    struct efs_whole_files *files = fs->whole;
+    for (uint32_t i = 0; atomic_load(&files->any) && i < files->count; i++)
+        file_sample(fs, &files->at[i]);
+}
+
+/* ---- */
+
+void efs_whole_stats(const struct efs *fs, struct efs_stats *stats)
+{
+    const struct efs_whole_files *files = fs->whole;
+    for (uint32_t i = 0; atomic_load(&files->any) && i < files->count; i++) {
+        stats->whole_files += files->at[i].state == EFS_WHOLE_READY;
+        stats->whole_bytes += files->at[i].charged_bytes;
+    }
+    stats->whole_open_bytes = files->opened_bytes;
+}
+
+errint_t efs_whole_build(struct efs *fs)
+{
+    struct efs_whole_files *files = fs->whole;
+    files->fs = fs;
+    files->count = fs->view.expert_first;
+    files->filling = EFS_NONE;
+    files->planned = true;
+    files->at = efs_sys_calloc(files->count + 1u, sizeof(*files->at));
+    for (uint32_t i = 0; i < files->count; i++)
+        files->all_bytes += efs_view_bytes(&fs->view, i) < LEAST_BYTES ? 0 : file_bytes(fs, i);
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        if (efs_memfile_bytes(fs, e) > files->largest_bytes)
+            files->largest_bytes = efs_memfile_bytes(fs, e);
+    return files->at ? 0 : -ENOMEM;
+}
+
+void efs_whole_destroy(struct efs *fs)
+{
+    struct efs_whole_files *files = fs->whole;
+    if (!files->at)
+        return;
+    efs_lock(fs);
+    for (uint32_t i = 0; i < files->count; i++) {
+        const struct efs_whole_file *f = &files->at[i];
+        if (file_is_pinned(f))
+            efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->charged_bytes);
+        efs_account_return(&fs->account, EFS_ACCOUNT_FULL, f->charged_bytes);
+        if (f->memfile)
+            efs_memfile_free(f->memfile);
+    }
+    efs_unlock(fs);
+    free(files->at);
+    files->at = NULL;
+}
