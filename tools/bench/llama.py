@@ -277,7 +277,7 @@ def once(kind, gguf, store, limit_bytes, options):
             if kind == "backend":
                 environment["EXPERTFS_STORE"] = store
                 if options.dense:
-                    environment["EXPERTFS_DENSE"] = "auto"
+                    environment.update({"EXPERTFS_DENSE": "auto", "GOMP_SPINCOUNT": "0"})  # see expertfs-ggml(7)
                 if options.budget:
                     environment["EXPERTFS_BUDGET"] = options.budget
             for _ in range(1 if limit_bytes else 2):
