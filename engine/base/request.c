@@ -5,6 +5,22 @@
 #include "deadline.h"
 
 #include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+errint_t efs_request_check(const struct efs_need *needs, uint32_t count, uint32_t most, struct efs_error *err)
+{
+    if (count == 0 || count > most)
+        return efs_fail(err, -EINVAL, "%u experts in a request: 1 to %u are taken", count, most);
+    for (uint32_t i = 0; i < count; i++) {
+        if (needs[i].tokens == 0)
+            return efs_fail(err, -EINVAL, "expert %u gets no token", needs[i].expert);
+        for (uint32_t n = 0; n < i; n++)
+            if (needs[n].expert == needs[i].expert)
+                return efs_fail(err, -EINVAL, "expert %u twice in a request", needs[i].expert);
+    }
+    return 0;
+}
 
 static bool request_is_here(const struct efs_client_request *request)
 {
@@ -29,11 +45,20 @@ static uint32_t next_unreported(struct efs_client_request *request)
     return request->count;
 }
 
-/* The event is readable when efs_client_wait_any() would return at once. */
+/* The event is readable when efs_client_wait_any() would return at once. Neither call blocks. */
 static void update_event(struct efs_client_request *request)
 {
-    if (request->event.fd >= 0)
-        efs_event_set(&request->event, !request->loading || next_unreported(request) < request->count);
+    if (request->event < 0)
+        return;
+    bool readable = !request->loading || next_unreported(request) < request->count;
+    uint64_t one = 1;
+    ssize_t n = 0;
+    if (readable && !request->event_readable)
+        n = write(request->event, &one, sizeof(one));
+    else if (!readable && request->event_readable)
+        n = read(request->event, &one, sizeof(one));
+    request->event_readable = readable;
+    (void)n;
 }
 
 static errint_t request_block(struct efs_client_request *request, const struct timespec *until)
@@ -82,9 +107,12 @@ int efs_client_event(struct efs_client_request *request)
     if (!request_is_here(request))
         return -ECHILD;
     pthread_mutex_lock(request->lock);
-    bool is_new = request->event.fd < 0;
-    int fd = is_new ? efs_event_open(&request->event) : request->event.fd;
+    bool is_new = request->event < 0;
+    int fd = is_new ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : request->event;
+    if (fd < 0)
+        fd = -errno;
     if (is_new && fd >= 0) {
+        request->event = fd;
         update_event(request);
         if (request->ops->event_opened)
             request->ops->event_opened(request);
@@ -146,6 +174,7 @@ void efs_client_release(struct efs_client_request *request)
 
 void efs_client_request_free(struct efs_client_request *request)
 {
-    efs_event_close(&request->event);
+    if (request->event >= 0)
+        close(request->event);
     free(request);
 }

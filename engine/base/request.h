@@ -7,7 +7,6 @@
 #ifndef EFS_REQUEST_H
 #define EFS_REQUEST_H
 
-#include "event.h"
 #include "expertfs.h"
 #include "owner.h"
 
@@ -45,8 +44,9 @@ struct efs_client_request {
     const struct efs_owner *owner; /* of the client or the store */
     pthread_mutex_t *lock;         /* guards the members below, and the items */
     pthread_cond_t *changed;       /* by CLOCK_MONOTONIC; signalled when an item has changed */
-    struct efs_event event;        /* of efs_client_event() */
-    uint32_t count, loading;       /* items; those that are LOADING */
+    int event;                     /* of efs_client_event(); < 0: not open */
+    bool event_readable;
+    uint32_t count, loading; /* items; those that are LOADING */
     uint32_t first_item_at, item_bytes;
     bool oversize; /* its items do not fit into memory at once, and some are LOADING */
 };
@@ -60,13 +60,15 @@ static inline void efs_client_request_init(struct efs_client_request *request, c
     *request = (struct efs_client_request){.ops = ops,
                                            .lock = lock,
                                            .changed = changed,
-                                           .event = {.fd = -1},
+                                           .event = -1,
                                            .count = count,
                                            .loading = count,
                                            .first_item_at = (uint32_t)first_item_at,
                                            .item_bytes = (uint32_t)item_bytes};
 }
 
+/* Checks 1 to `most` experts, each once and with tokens. 0; -EINVAL. */
+errint_t efs_request_check(const struct efs_need *needs, uint32_t count, uint32_t most, struct efs_error *err);
 /* Changes the state of an item, with the error of FAILED, and wakes those that wait. Lock held. */
 void efs_client_item_set(struct efs_client_request *request, struct efs_client_item *item, enum efs_item_state state,
                          errint_t error);

@@ -12,7 +12,6 @@
  *
  *     mount.c          creation and end
  *     mount_begin.c, mount_wait.c, mount_item.c    requests: start, waiting, their items
- *     request_check.c  checks of a request
  *     mount_notify.c   notifications of uses by .expertfs/want; mount_routing.c: chosen and predicted experts
  *     maintenance.c    the thread that closes files and sends notifications
  *     open_workers.c   the threads that open files

@@ -2,7 +2,6 @@
 /* mount_begin.c - see mount.h: starts requests of a mount. */
 #include "mount_request.h"
 
-#include "request_check.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -19,12 +18,12 @@ static bool is_stack(const char *stack)
     return stack[n] == '\0' && n <= 31;
 }
 
-static errint_t mount_check_request(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
+static errint_t mount_check_request(const char *stack, const struct efs_need *needs, uint32_t count,
                                     struct efs_error *err)
 {
     if (!is_stack(stack))
         return efs_fail(err, -ENOENT, "there is no stack \"%.40s\"", stack);
-    return efs_request_check_experts(layer, needs, count, EFS_MOUNT_EXPERTS, err);
+    return efs_request_check(needs, count, EFS_MOUNT_EXPERTS, err);
 }
 
 /* Lock held. A file of the expert, loaded or in flight, in a form that the request allows: the full one if it is
@@ -234,7 +233,7 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, enum efs_form form, struct efs_client_request **out, struct efs_error *err)
 {
-    errint_t rc = mount_check_request(stack, layer, needs, count, err);
+    errint_t rc = mount_check_request(stack, needs, count, err);
     if (rc == 0 && form != EFS_FORM_FULL && !efs_export_supports_coded(m->export)) {
         if (form == EFS_FORM_CODED)
             return efs_fail(err, -EOPNOTSUPP,

@@ -11,7 +11,7 @@ void efs_mount_item_set(struct efs_mount_item *item, enum efs_item_state state, 
     efs_client_item_set(&request->base, &item->base, state, error);
     if (!was_loading)
         return;
-    m->polled -= request->base.event.fd >= 0;
+    m->polled -= request->base.event >= 0;
     if (m->receiving && !m->maintenance_receives)
         efs_export_kick(m->export); /* the thread may wait for this item */
 }

@@ -74,12 +74,12 @@ struct efs_request_item {
     void *arg; /* argument of request->arrived */
     enum efs_form form;
     enum efs_item_got got;
-    bool waiting;                /* in the admission queue; guarded by efs.lock */
-    bool preload;                /* without a holder: released when it is loaded */
-    bool started;                /* its memory is prepared; guarded by request->lock, as is efs_part.early */
-    bool was_ready, was_loading; /* when it was dropped */
-    bool was_full; /* it was full, in a memory file that does not serve this use, and was evicted for it */
-    bool fresh;    /* memfile has no pages yet */
+    bool waiting;     /* in the admission queue; guarded by efs.lock */
+    bool preload;     /* without a holder: released when it is loaded */
+    bool started;     /* its memory is prepared; guarded by request->lock, as is efs_part.early */
+    bool was_loading; /* when it was dropped */
+    bool was_full;    /* it was full, in a memory file that does not serve this use, and was evicted for it */
+    bool fresh;       /* memfile has no pages yet */
     struct efs_lease *lease;
     const struct efs_item_ops *ops;
     struct efs_memfile *memfile; /* full, in the item that fills it: reserved; NULL: to be allocated */

@@ -157,11 +157,11 @@ static void request_drop_some(struct efs_request *request, uint32_t first, uint3
 {
     struct efs *fs = request->fs;
     int fd[DROPPED_AT_ONCE];
-    bool loading = false;
+    bool was_ready[DROPPED_AT_ONCE], loading = false;
     pthread_mutex_lock(&request->lock);
     for (uint32_t i = first; i < end; i++) {
         struct efs_request_item *item = &request->items[i];
-        item->was_ready = item->base.state == EFS_ITEM_READY;
+        was_ready[i - first] = item->base.state == EFS_ITEM_READY;
         item->was_loading |= item->base.state == EFS_ITEM_LOADING;
         loading |= item->base.state == EFS_ITEM_LOADING;
         efs_client_item_set(&request->base, &item->base, EFS_ITEM_DROPPED, 0);
@@ -172,14 +172,14 @@ static void request_drop_some(struct efs_request *request, uint32_t first, uint3
         efs_admission_cancel(fs, item_was_loading, request);
     for (uint32_t i = first; i < end; i++) {
         fd[i - first] = -1;
-        if (request->items[i].was_ready)
+        if (was_ready[i - first])
             item_release_locked(&request->items[i], request->items[i].lease, &fd[i - first]);
     }
     efs_unlock(fs);
     for (uint32_t i = first; i < end; i++) {
         if (fd[i - first] >= 0)
             efs_sys_close(fd[i - first]);
-        if (!request->items[i].was_ready)
+        if (!was_ready[i - first])
             continue;
         efs_item_free_load(&request->items[i]);
         request->items[i].lease = NULL;

@@ -18,21 +18,16 @@
 static errint_t request_check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
                               struct efs_error *err)
 {
-    uint32_t width = efs_cache(fs)->width;
     if (form == EFS_FORM_FULL && !fs->options.full_pool)
         return efs_fail(err, -EINVAL, "full experts need the full pool, which is off");
-    if (count == 0 || count > width)
-        return efs_fail(err, -EINVAL, "%u experts in a request: a layer has 1 to %u", count, width);
-    for (uint32_t i = 0; i < count; i++) {
-        if (needs[i].expert >= fs->store->expert_count || needs[i].tokens == 0)
-            return efs_fail(err, -EINVAL, "there is no expert %u, or it gets no token", needs[i].expert);
+    errint_t rc = efs_request_check(needs, count, efs_cache(fs)->width, err);
+    for (uint32_t i = 0; i < count && rc == 0; i++) {
+        if (needs[i].expert >= fs->store->expert_count)
+            return efs_fail(err, -EINVAL, "there is no expert %u", needs[i].expert);
         if (efs_cache(fs)->expert[needs[i].expert].layer != efs_cache(fs)->expert[needs[0].expert].layer)
             return efs_fail(err, -EINVAL, "experts %u and %u are of two layers", needs[0].expert, needs[i].expert);
-        for (uint32_t n = 0; n < i; n++)
-            if (needs[n].expert == needs[i].expert)
-                return efs_fail(err, -EINVAL, "expert %u twice in a request", needs[i].expert);
     }
-    return 0;
+    return rc;
 }
 
 /* A request before it is started. All of its memory is allocated before the cache state counts the request. */

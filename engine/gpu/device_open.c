@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
 #define POOL_MIN_BYTES ((uint64_t)1 << 20)
 

@@ -2,7 +2,6 @@
 /* device_request.c - requests in EFS_FORM_DEVICE (base/request.h). */
 #include "device_internal.h"
 
-#include "request_check.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -181,7 +180,7 @@ errint_t efs_device_begin(struct efs_device *device, const char *stack, uint32_t
 {
     if (strlen(stack) >= EFS_STACK_NAME_BYTES)
         return efs_fail(err, -ENOENT, "there is no stack %.40s", stack);
-    errint_t rc = efs_request_check_experts(layer, needs, count, EFS_ROUTING_EXPERTS, err);
+    errint_t rc = efs_request_check(needs, count, EFS_ROUTING_EXPERTS, err);
     if (rc < 0)
         return rc;
     struct efs_device_request *request = device_request_new(device, count);

@@ -241,8 +241,7 @@ static uint64_t request_hash(const struct efs_request *r)
         const struct efs_request_item *item = &r->items[i];
         hash = MIX(hash, item->form, item->base.state, item->got, item->waiting, item->base.reported, item->was_full,
                    item->fresh, (uint64_t)item->base.error, item->lease != NULL, item->remaining,
-                   (uint64_t)item->load_error, item->from_disk, item->load != NULL, item->started, item->was_ready,
-                   item->was_loading);
+                   (uint64_t)item->load_error, item->from_disk, item->load != NULL, item->started, item->was_loading);
         load = item->load ? item->load : load;
     }
     return load ? MIX(hash, load_hash(load)) : hash;

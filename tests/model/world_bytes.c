@@ -10,6 +10,7 @@
 #include "uncached.h"
 #include "wrapped.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
