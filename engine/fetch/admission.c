@@ -5,9 +5,11 @@
  * A request gets the memory of all of its items at once (reserve.c), in the order of the queue, or waits without any.
  * Its items are admitted one by one if they are used one by one: opens, and preloads without a holder; and if
  * they do not fit into memory at once. Such an *oversize* request holds some items while it waits for the next. There
- * is one at a time, and its caller gets -EDEADLK if it waits for all. When its next item fits next to those it holds,
- * it goes to the end of the queue, once for each item: requests that come later do not overtake it. Until then it waits
- * for its own caller, behind the rest of the queue.
+ * is one at a time, and its caller gets -EDEADLK if it waits for all.
+ *
+ * A request whose program holds experts, of this or of other requests, waits for its own caller while what it waits for
+ * does not fit next to those: behind the rest of the queue, which it does not hold up. Then it has its turn: at its
+ * place, or, if it is admitted in part, at the end of the queue, so that requests that come later do not overtake it.
  *
  * The first request is tried when memory that was pinned is released, or a limit rises. If it fails although its bytes
  * would fit, loads and decodes in flight use the memory: until it is admitted, no other load starts
@@ -65,10 +67,19 @@ static struct held request_held(const struct efs *fs, struct efs_request *reques
     return held;
 }
 
-/* Whether the rest of a request waits for memory that other requests pin, or that is in use. */
+/* The experts that the program of a request holds, in this one and in others. Those in two of its requests count
+ * twice. */
+static struct held holder_held(const struct efs *fs, struct efs_request *request)
+{
+    const struct efs_holder *holder = request->holder;
+    return holder ? (struct held){holder->coded_bytes || holder->full_bytes, holder->coded_bytes, holder->full_bytes}
+                  : request_held(fs, request);
+}
+
+/* Whether the rest of a request waits for memory that other programs pin, or that is in use. */
 static bool request_waits_for_others(const struct efs *fs, struct efs_request *request)
 {
-    const struct held held = request_held(fs, request);
+    const struct held held = holder_held(fs, request);
     return !held.some || fs->account.bytes[EFS_ACCOUNT_CODED_PINNED] > held.coded_bytes ||
            fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] > held.full_bytes || !efs_extents_only_long_refs(fs);
 }
@@ -213,20 +224,30 @@ static void queue_end(struct efs *fs, struct efs_request **at)
     request_set_oversize(request, false);
 }
 
+/* Whether what is to be admitted next of a request fits next to the experts that its program holds. */
+static bool request_fits_beside(const struct efs *fs, const struct efs_request *request, struct held held)
+{
+    const struct efs_request_item *first = request_first_waiting(request), *end = request->items + request->base.count;
+    for (const struct efs_request_item *item = first + 1; request->together && !request->base.oversize && item < end;
+         item++)
+        if (item->waiting)
+            *(item->form == EFS_FORM_CODED ? &held.coded_bytes : &held.full_bytes) += efs_item_bytes(fs, item);
+    return efs_item_fits_beside(fs, first, held.coded_bytes, held.full_bytes);
+}
+
 /* Whether some request holds experts while its rest waits. Updates what depends on drops: an oversize request of which
- * nothing is held any more may fit; one whose next expert fits next to the held ones goes to the end of the queue. */
+ * nothing is held any more may fit; one that fits next to what its program holds has its turn. */
 static bool queue_look_at_drops(struct efs *fs)
 {
     bool some = false;
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
-        const struct held held = request_held(fs, request);
-        bool was_in_line = request->in_line;
-        some |= held.some;
-        if (request->base.oversize && !held.some && !efs_items_are_oversize(fs, request->items, request->base.count))
+        const struct held held = holder_held(fs, request);
+        bool was_in_line = request->in_line, part = request_held(fs, request).some;
+        some |= part;
+        if (request->base.oversize && !part && !efs_items_are_oversize(fs, request->items, request->base.count))
             request_set_oversize(request, false);
-        request->in_line =
-            held.some && efs_item_fits_beside(fs, request_first_waiting(request), held.coded_bytes, held.full_bytes);
-        if (!request->in_line || was_in_line || !request->next_queued) {
+        request->in_line = held.some && request_fits_beside(fs, request, held);
+        if (!part || !request->in_line || was_in_line || !request->next_queued) {
             at = &request->next_queued;
             continue;
         }
@@ -242,10 +263,9 @@ static bool queue_look_at_drops(struct efs *fs)
  * admitted one by one. */
 static bool request_has_turn(const struct efs *fs, struct efs_request *request, bool own_caller, bool others_hold)
 {
-    bool holds = request_held(fs, request).some;
-    if ((holds && !request->in_line) != own_caller)
+    if ((holder_held(fs, request).some && !request->in_line) != own_caller)
         return false;
-    return holds || !others_hold || !request->together ||
+    return request_held(fs, request).some || !others_hold || !request->together ||
            !efs_items_are_oversize(fs, request->items, request->base.count);
 }
 

@@ -80,6 +80,7 @@ struct efs_request_item {
     bool was_loading; /* when it was dropped */
     bool was_full;    /* it was full, in a memory file that does not serve this use, and was evicted for it */
     bool fresh;       /* memfile has no pages yet */
+    bool held;        /* it was admitted and not released; guarded by efs.lock; counted in request->holder */
     struct efs_lease *lease;
     const struct efs_item_ops *ops;
     struct efs_memfile *memfile; /* full, in the item that fills it: reserved; NULL: to be allocated */
@@ -106,6 +107,7 @@ struct efs_request {
     bool together;                /* its items are held together: admitted all or none */
     enum efs_memfile_kind use;    /* of its full experts */
     efs_arrived_fn *arrived;      /* the request is for other processes: each item holds a reference until dropped */
+    struct efs_holder *holder;    /* NULL: the request alone */
     efs_oversize_fn *oversize_fn; /* called when oversize is set; may be NULL */
     /* the item by which oversize_fn was last called with true; NULL: with false, or never; guarded by efs.lock */
     struct efs_request_item *oversize_item;
@@ -169,6 +171,8 @@ uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *ite
 bool efs_item_fits_beside(const struct efs *fs, const struct efs_request_item *item, uint64_t coded, uint64_t full);
 /* Whether all of them are pinned for other requests, so that they need no memory. */
 bool efs_items_are_pinned(const struct efs *fs, const struct efs_request_item *items, uint32_t count);
+/* The item holds its expert no more: it was released, or failed. */
+void efs_item_unhold(const struct efs *fs, struct efs_request_item *item);
 /* Ends the references of a coded item on its extents. */
 void efs_item_unpin(struct efs *fs, struct efs_request_item *item);
 

@@ -19,10 +19,12 @@ static void fill_answer(struct efs *fs, uint32_t expert, struct efs_request_item
         efs_cache_lost_full(fs, expert);
     for (struct efs_request_item *item = waiters, *next; item; item = next) {
         next = item->next_waiter;
-        if (error < 0)
+        if (error < 0) {
+            efs_item_unhold(fs, item);
             efs_cache_release(fs, expert);
-        else
+        } else {
             efs_lease_get(fs, expert);
+        }
         if (error == 0 && next) /* all except one joined the fill */
             efs_count(&fs->stats, leases_shared, 1);
         efs_item_defer_answer(fs, item, error);

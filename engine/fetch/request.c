@@ -47,6 +47,7 @@ void efs_preload_end(struct efs *fs, uint32_t expert, enum efs_form form)
 static void item_release_locked(struct efs_request_item *item, struct efs_lease *lease, int *fd)
 {
     struct efs *fs = item->request->fs;
+    efs_item_unhold(fs, item);
     if (lease)
         efs_lease_put(fs, item->expert, fd);
     else

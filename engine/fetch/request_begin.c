@@ -116,6 +116,7 @@ static struct efs_request *request_new(struct efs *fs, const struct submission *
     request->fs = fs;
     request->arrived = s->how->arrived;
     request->oversize_fn = s->how->oversize;
+    request->holder = s->how->holder;
     request->together = !s->how->preload && !s->how->opened;
     request->use = submission_memfile_kind(s);
     efs_cond_init(&request->changed);

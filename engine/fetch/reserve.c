@@ -215,9 +215,25 @@ errint_t efs_items_reserve(struct efs *fs, struct efs_request_item *items, uint3
     return rc;
 }
 
+static uint64_t *item_held_bytes(struct efs_request_item *item)
+{
+    struct efs_holder *holder = item->request->holder;
+    return item->form == EFS_FORM_CODED ? &holder->coded_bytes : &holder->full_bytes;
+}
+
+void efs_item_unhold(const struct efs *fs, struct efs_request_item *item)
+{
+    if (item->held)
+        *item_held_bytes(item) -= efs_item_bytes(fs, item);
+    item->held = false;
+}
+
 static void item_commit(struct efs *fs, struct efs_request_item *item)
 {
     item->waiting = false;
+    item->held = item->request->holder && !item->preload;
+    if (item->held)
+        *item_held_bytes(item) += efs_item_bytes(fs, item);
     if (item->got == EFS_GOT_LEASE) {
         efs_count(&fs->stats, leases_f, 1);
         efs_item_defer_answer(fs, item, 0);

@@ -321,6 +321,23 @@ one.send(DROP, [(0, 0, tag) for tag in held])
 check("nothing is held", mount.wait_idle(), mount.stat())
 os.setxattr(mount.path, "user.expertfs.budget", b"40M")
 
+print("-- a client that drops nothing, and waits for its own drops")
+stopped, before = Client(mount), mount.count("coded_waits")
+for layer in (0, 1):
+    for n in range(EXPERTS):
+        stopped.send(ASK, [(n, 1, layer * EXPERTS + n)], layer=layer, form=AS_CODED)
+check("it waits", wait_until(lambda: mount.count("coded_waits") > before and mount.count("coded_experts") > 0), mount.stat())
+two.send(ASK, [(1, 1, 1)], layer=1, form=FULL)
+check("does not hold up another", two.answer()[1] in (0, -12), mount.stat())  # -ENOMEM: it can open the file
+two.send(DROP, [(0, 0, 1)])
+held = []
+while len(held) < 2 * EXPERTS:  # one after the other, as it drops them
+    held.append(stopped.coded()[:2])
+    stopped.send(DROP, [(0, 0, held[-1][0])])
+check("it gets all when it drops them", sorted(held) == [(tag, 0) for tag in range(2 * EXPERTS)], held)
+stopped.close()
+check("nothing is held", mount.wait_idle(), mount.stat())
+
 print("-- told on and on")
 for layer in (0, 1):
     one.send(ASK, [(n, 1, layer * EXPERTS + n) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
