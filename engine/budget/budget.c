@@ -234,8 +234,10 @@ static bool budget_is_settled(const struct efs *fs)
 void efs_budget_drain(struct efs *fs)
 {
     efs_budget_shrink(fs);
-    if (efs_budget_over(fs))
-        efs_retry(fs, EFS_RETRY_ADMIT); /* which reports that memory is short */
+    uint64_t over = efs_budget_over(fs);
+    if (over > fs->budget->over_bytes)
+        efs_retry(fs, EFS_RETRY_ADMIT); /* which reports that memory is short, and may request this retry again */
+    fs->budget->over_bytes = over;
     if (fs->budget->settling && budget_is_settled(fs))
         pthread_cond_broadcast(&fs->budget->settled);
 }

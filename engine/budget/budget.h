@@ -52,6 +52,7 @@ struct efs_budget {
     struct efs_grow grow;
     struct efs_memory_left memory_left;
     struct efs_retirement retirement;
+    uint64_t over_bytes;    /* above the budget, when it was last drained */
     unsigned settling;      /* threads in efs_budget_wait() */
     pthread_cond_t settled; /* see efs_budget_wait() */
 };
