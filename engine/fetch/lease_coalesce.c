@@ -62,7 +62,7 @@ static uint32_t coalesce_pop_layer(const struct efs *fs, struct efs_open **list,
 
 static void coalesce_submit(struct efs *fs, struct efs_open **list)
 {
-    struct efs_need needs[COALESCE_MAX];
+    struct efs_need needs[COALESCE_MAX] = {{0}};
     void *taken[COALESCE_MAX];
     struct efs_client_request *none;
     const struct efs_request_how how = {.arrived = open_arrived, .args = taken, .opened = true};
