@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/bench/run passes: second and third pass through the files of a store that fits into the budget, over the plain files in the
+page cache, by read() and pread of 1 MiB and mapped; packed, and in place.
+
+Each round mounts, reads all files once, and times a pass at once; when the files are whole in memory (expertfs(1)) it times two more.
+The plain files are read before they are timed. Prints the ratios: medians, with the lowest and highest. --file: a GGUF file, or a
+folder, in place of the checkpoint of `mkmodel --preset demo`."""
+import argparse
+import os
+import statistics
+import time
+
+from common import WORK, Mounted, fields, rate, run, tool
+
+PASSES = ("at once", "second", "third")
+
+
+def files_of(folder):
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder)
+                  if os.path.isfile(os.path.join(folder, name)) and os.path.getsize(os.path.join(folder, name)) > 1 << 20)
+
+
+def one_pass(way, files):
+    return rate("--keep-cache", "--mode", way, "--rounds", "1", *files)
+
+
+def wait_until_whole(mount, count):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with open(os.path.join(mount, ".expertfs/stat")) as file:
+            if int(fields(file.read())["whole_files"]) >= count:
+                return
+        time.sleep(0.1)
+    raise SystemExit(f"{mount}: the files are not whole in memory after a minute: they do not fit, or the mount has no passthrough")
+
+
+def measure(served, plain, way, where):
+    """GB/s of the passes, and of the plain files."""
+    with Mounted(served, where) as mount:
+        files = files_of(mount)
+        one_pass(way, files)
+        found = [one_pass(way, files)]
+        wait_until_whole(mount, len(files))
+        found += [one_pass(way, files) for _ in PASSES[1:]]
+    one_pass(way, plain)
+    return found, one_pass(way, plain)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--dir", default=WORK)
+    parser.add_argument("--file")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    source, store = options.file or os.path.join(options.dir, "demo"), os.path.join(options.dir, "demo.efs")
+    if not options.file and not os.path.exists(source):
+        run(tool("mkmodel"), "--preset", "demo", source)
+    if not options.file and not os.path.exists(store):
+        run(tool("mkexpertfs"), "-q", source, store)
+    plain = files_of(source) if os.path.isdir(source) else [source]
+    for name, served in (("packed", store), ("in place", source))[1 if options.file else 0:]:
+        for way in ("read", "pread", "mmap"):
+            rounds = [measure(served, plain, way, os.path.join(options.dir, "passes-mnt")) for _ in range(options.rounds)]
+            for i, which in enumerate(PASSES):
+                ratios = [ours[i] / theirs for ours, theirs in rounds]
+                print(f"{name}, {way}, {which}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
+                      f"{statistics.median(ours[i] for ours, _ in rounds):.1f} of {statistics.median(r for _, r in rounds):.1f} GB/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/bench/run small: random reads of 4 KiB of a dense BF16 table on a mount whose budget is a quarter of it, over the same of
+the plain file: by read(), by page faults with MADV_RANDOM and without advice; 1 and 8 readers.
+
+Makes a safetensors file of 256 MiB with one table. The mount and the plain file take turns, both cold: a new mount, the page cache
+of the plain file dropped. Prints reads a second by fio, KiB of the store a read, and the ratio: medians, with the lowest and highest."""
+import argparse
+import json
+import os
+import statistics
+
+from common import WORK, Mounted, drop, fields, run, tool
+
+WAYS = {"read()": ("--ioengine=psync",), "faults, MADV_RANDOM": ("--ioengine=mmap", "--fadvise_hint=random"),
+        "faults, no advice": ("--ioengine=mmap", "--fadvise_hint=0")}
+ROWS, COLUMNS = 65536, 2048
+
+
+def make(folder):
+    import numpy as np
+    random = np.random.default_rng(1)
+    header = json.dumps({"embed.weight": {"dtype": "BF16", "shape": [ROWS, COLUMNS], "data_offsets": [0, 2 * ROWS * COLUMNS]}}).encode()
+    header += b" " * (-len(header) % 8)
+    with open(os.path.join(folder, "table.safetensors"), "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for _ in range(64):
+            part = random.normal(0, 0.02, ROWS * COLUMNS // 64).astype(np.float32)
+            file.write((part.view(np.uint32) >> 16).astype(np.uint16).tobytes())
+
+
+def reads_a_second(path, how, readers, reads):
+    out = run("fio", "--name=f", f"--filename={path}", "--rw=randread", "--readonly", "--bs=4k", "--invalidate=0", "--thread",
+              f"--numjobs={readers}", "--group_reporting", f"--number_ios={reads // readers}", "--output-format=json", *how)
+    return json.loads(out[out.index("{"):])["jobs"][0]["read"]["iops"]
+
+
+def measure(options, raw, store, how, readers):
+    """Reads a second of the mount and of the plain file, and KiB of the store a read."""
+    with Mounted(store, os.path.join(options.dir, "small-mnt"), "budget=64M,warm=off") as where:
+        drop(store)
+        ours = reads_a_second(os.path.join(where, os.path.basename(raw)), how, readers, options.reads)
+        with open(os.path.join(where, ".expertfs/stat")) as file:
+            kib = int(fields(file.read())["disk_bytes"]) / 1024 / options.reads
+    drop(raw)
+    return ours, reads_a_second(raw, how, readers, options.reads), kib
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--dir", default=WORK)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--reads", type=int, default=6000)
+    options = parser.parse_args()
+    folder = os.path.join(options.dir, "small")
+    os.makedirs(folder, exist_ok=True)
+    raw, store = os.path.join(folder, "table.safetensors"), os.path.join(options.dir, "small.efs")
+    if not os.path.exists(store):
+        make(folder)
+        run(tool("mkexpertfs"), "-q", folder, store)
+    for readers in (1, 8):
+        for way, how in WAYS.items():
+            found = [measure(options, raw, store, how, readers) for _ in range(options.rounds)]
+            ratios = [ours / plain for ours, plain, _ in found]
+            print(f"{way}, {readers} reader{'s' if readers > 1 else ''}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
+                  f"{statistics.median(f[0] for f in found):.0f} of {statistics.median(f[1] for f in found):.0f} reads a second, "
+                  f"{statistics.median(f[2] for f in found):.1f} KiB a read", flush=True)
+
+
+if __name__ == "__main__":
+    main()
