@@ -263,11 +263,11 @@ typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_client_request
 typedef void efs_oversize_fn(void *arg, bool oversize);
 
 /* All 0: each expert is leased in full until it is dropped or the request is released. */
-/* Bytes of the experts that a program holds, in all of its requests; zeros at first. For the engine alone; valid until
- * its last expert is dropped. */
-struct efs_holder {
-    uint64_t coded_bytes, full_bytes;
-};
+/* A program that requests experts: those that it holds are counted over all of its requests. The caller and each
+ * request have a reference. NULL: no memory. */
+struct efs_holder;
+struct efs_holder *efs_holder_new(void);
+void efs_holder_unref(struct efs_holder *holder); /* NULL is fine */
 struct efs_request_how {
     enum efs_form form;
     /* Load the experts without holding them: later opens and reads find them in memory, or wait for them. Full up to a
@@ -280,7 +280,7 @@ struct efs_request_how {
     efs_arrived_fn *arrived;
     void *const *args;
     efs_oversize_fn *oversize; /* with arrived; may be NULL */
-    struct efs_holder *holder; /* with arrived: of the program that requests; NULL: it has no other request */
+    struct efs_holder *holder; /* with arrived: the program that requests; NULL: it has no other request */
     bool opened; /* with arrived: each expert is for an open of its file, in a memory file that other processes open */
 };
 /*

@@ -246,7 +246,7 @@ static bool queue_look_at_drops(struct efs *fs)
         some |= part;
         if (request->base.oversize && !part && !efs_items_are_oversize(fs, request->items, request->base.count))
             request_set_oversize(request, false);
-        request->in_line = held.some && request_fits_beside(fs, request, held);
+        request->in_line = held.some && request->waiting && request_fits_beside(fs, request, held);
         if (!part || !request->in_line || was_in_line || !request->next_queued) {
             at = &request->next_queued;
             continue;

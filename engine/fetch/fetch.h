@@ -97,6 +97,11 @@ struct efs_request_item {
     uint32_t tensor_count;
 };
 
+struct efs_holder {
+    _Atomic uint32_t refs;
+    uint64_t coded_bytes, full_bytes; /* of the experts that it holds; guarded by efs.lock */
+};
+
 struct efs_request {
     struct efs_client_request base; /* its oversize is guarded by request->lock and efs.lock */
     struct efs *fs;

@@ -13,6 +13,22 @@
 
 #define DROPPED_AT_ONCE 64u /* in one critical section */
 
+/* ---- programs ---- */
+
+struct efs_holder *efs_holder_new(void)
+{
+    struct efs_holder *holder = efs_sys_calloc(1, sizeof(*holder));
+    if (holder)
+        holder->refs = 1;
+    return holder;
+}
+
+void efs_holder_unref(struct efs_holder *holder)
+{
+    if (holder && atomic_fetch_sub(&holder->refs, 1) == 1)
+        free(holder);
+}
+
 /* ---- the life of an item ---- */
 
 void efs_request_unref(struct efs_request *request)
@@ -26,6 +42,7 @@ void efs_request_unref(struct efs_request *request)
         efs_item_free_load(&request->items[i]);
         efs_item_free_tensors(&request->items[i]);
     }
+    efs_holder_unref(request->holder);
     pthread_cond_destroy(&request->changed);
     pthread_mutex_destroy(&request->lock);
     efs_client_request_free(&request->base);

@@ -117,6 +117,8 @@ static struct efs_request *request_new(struct efs *fs, const struct submission *
     request->arrived = s->how->arrived;
     request->oversize_fn = s->how->oversize;
     request->holder = s->how->holder;
+    if (request->holder)
+        atomic_fetch_add(&request->holder->refs, 1);
     request->together = !s->how->preload && !s->how->opened;
     request->use = submission_memfile_kind(s);
     efs_cond_init(&request->changed);

@@ -81,6 +81,7 @@ static void export_accept(struct efsd_export *h)
                                      .user = who.uid,
                                      .pid = who.pid,
                                      .connected = time(NULL),
+                                     .holder = efs_holder_new(),
                                      .references = 1,
                                      .list_at = UINT32_MAX};
     s->queued_end = &s->queued;

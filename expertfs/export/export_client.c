@@ -20,6 +20,7 @@ void efsd_export_client_unref(struct efsd_export_client *s)
             queued->item->queued_answer = queued->item->queued_oversize = NULL;
         free(queued);
     }
+    efs_holder_unref(s->holder);
     free(s->ask);
     free(s->items);
     free(s->window_map);

@@ -73,7 +73,7 @@ struct efsd_export_client {
     pid_t pid; /* that connected */
     time_t connected;
     uint64_t requested;              /* experts */
-    struct efs_holder holder;        /* of the experts that it holds; the engine's */
+    struct efs_holder *holder;       /* NULL: no memory; each request is counted alone */
     uint32_t references;             /* one of the list of clients, one of each charge */
     uint32_t pending, experts;       /* PENDING experts; experts of its charges */
     bool refused;                    /* the log has that requests of it were refused */

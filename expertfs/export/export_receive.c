@@ -173,7 +173,7 @@ static errint_t client_submit(struct efsd_export_client *s, struct efsd_export_a
     const struct efs_request_how how = {.form = may ? (enum efs_form)ask->form : EFS_FORM_FULL,
                                         .arrived = efsd_export_complete,
                                         .args = ask->args,
-                                        .holder = &s->holder,
+                                        .holder = s->holder,
                                         .oversize = efsd_export_oversize};
     if (rc == 0 && !may && ask->form == EFS_FORM_CODED)
         rc = efs_fail(&err, -EOPNOTSUPP, "coded experts cannot be handed out here");

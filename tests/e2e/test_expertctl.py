@@ -266,8 +266,8 @@ check("status: one screen", len(result.stdout.splitlines()) <= 24, result.stdout
 told = json.loads(ctl("status", "--json", mount.path).stdout)
 check("status --json", told["store"] == store and told["mountpoint"] == mount.path and told["budget_bytes"] == 128 << 20 and
       0 < told["minute"]["hit_ratio"] < 1 and told["since_mount"]["errors"] == 0 and told["clients"] == [], told)
-dense = next(name for name in files if "experts/" not in name and os.path.getsize(name) > 1 << 20)
-child = subprocess.Popen(["python3", "-c", f"import sys; f = open({dense!r}, 'rb', 0); f.read(100); g = open({dense!r}, 'rb', 0);"
+small = next(name for name in files if "experts/" not in name and 100 < os.path.getsize(name) < 1 << 20)  # the kernel reads larger ones
+child = subprocess.Popen(["python3", "-c", f"import sys; f = open({small!r}, 'rb', 0); f.read(100); g = open({small!r}, 'rb', 0);"
                           "print(flush=True); sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 child.stdout.readline()
 told = [row for row in json.loads(ctl("status", "--json", mount.path).stdout)["readers"] if row["pid"] == child.pid]
