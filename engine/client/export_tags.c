@@ -14,14 +14,10 @@
 
 static bool numbers_grow(struct efs_export_numbers *numbers, uint32_t room)
 {
-    uint32_t *at = efs_sys_calloc(room, sizeof(*at));
-    if (!at)
-        return false;
-    if (numbers->count)
-        memcpy(at, numbers->at, numbers->count * sizeof(*at));
-    free(numbers->at);
-    numbers->at = at;
-    return true;
+    uint32_t *at = efs_sys_realloc(numbers->at, room * sizeof(*at));
+    if (at)
+        numbers->at = at;
+    return at;
 }
 
 static bool export_grow_tags(struct efs_export *h)

@@ -43,44 +43,22 @@ static bool item_may_wait(const struct efs *fs, const struct efs_request_item *i
     return fs->options.lease_wait && held;
 }
 
-/* The experts that a request holds while the rest waits. */
-struct held {
-    bool some;
-    uint64_t coded_bytes, full_bytes;
-};
-
-static struct held request_held(const struct efs *fs, struct efs_request *request)
+static bool holds_some(struct efs_held held)
 {
-    struct held held = {.some = false};
-    if (!request->together || request->waiting == request->base.count)
-        return held;
-    pthread_mutex_lock(&request->lock);
-    for (uint32_t i = 0; i < request->base.count; i++) {
-        const struct efs_request_item *item = &request->items[i];
-        if (item->got == EFS_GOT_NOTHING || item->preload ||
-            (item->base.state != EFS_ITEM_LOADING && item->base.state != EFS_ITEM_READY))
-            continue;
-        held.some = true;
-        *(item->form == EFS_FORM_CODED ? &held.coded_bytes : &held.full_bytes) += efs_item_bytes(fs, item);
-    }
-    pthread_mutex_unlock(&request->lock);
-    return held;
+    return held.coded_bytes || held.full_bytes;
 }
 
-/* The experts that the program of a request holds, in this one and in others. Those in two of its requests count
- * twice. */
-static struct held holder_held(const struct efs *fs, struct efs_request *request)
+/* The bytes that the program of a request holds in all of its requests. An expert in two of them counts twice. */
+static struct efs_held program_held(const struct efs_request *request)
 {
-    const struct efs_holder *holder = request->holder;
-    return holder ? (struct held){holder->coded_bytes || holder->full_bytes, holder->coded_bytes, holder->full_bytes}
-                  : request_held(fs, request);
+    return request->holder ? request->holder->held : request->held;
 }
 
 /* Whether the rest of a request waits for memory that other programs pin, or that is in use. */
-static bool request_waits_for_others(const struct efs *fs, struct efs_request *request)
+static bool request_waits_for_others(const struct efs *fs, const struct efs_request *request)
 {
-    const struct held held = holder_held(fs, request);
-    return !held.some || fs->account.bytes[EFS_ACCOUNT_CODED_PINNED] > held.coded_bytes ||
+    const struct efs_held held = program_held(request);
+    return !holds_some(held) || fs->account.bytes[EFS_ACCOUNT_CODED_PINNED] > held.coded_bytes ||
            fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] > held.full_bytes || !efs_extents_only_long_refs(fs);
 }
 
@@ -189,7 +167,7 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
     for (uint32_t i = 0; fs->closing && i < count; i++)
         if (items[i].waiting)
             item_fail(fs, &items[i], -ECANCELED);
-    bool oversize = request->together && (request_held(fs, request).some || efs_items_are_oversize(fs, items, count));
+    bool oversize = request->together && (holds_some(request->held) || efs_items_are_oversize(fs, items, count));
     if (request->together && !oversize) {
         errint_t rc = items_admit(fs, items, count);
         if (rc == 0 || items_wait(fs, items, count, rc))
@@ -197,7 +175,7 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
         oversize = request->waiting > 1 && !memory_will_come(fs);
     }
     errint_t rc = request_admit_each(fs, request);
-    if (rc < 0 && (oversize || request_held(fs, request).some) && request_may_wait_long(fs, request))
+    if (rc < 0 && (oversize || holds_some(request->held)) && request_may_wait_long(fs, request))
         request_set_oversize(request, true);
     return rc;
 }
@@ -225,7 +203,7 @@ static void queue_end(struct efs *fs, struct efs_request **at)
 }
 
 /* Whether what is to be admitted next of a request fits next to the experts that its program holds. */
-static bool request_fits_beside(const struct efs *fs, const struct efs_request *request, struct held held)
+static bool request_fits_beside(const struct efs *fs, const struct efs_request *request, struct efs_held held)
 {
     const struct efs_request_item *first = request_first_waiting(request), *end = request->items + request->base.count;
     for (const struct efs_request_item *item = first + 1; request->together && !request->base.oversize && item < end;
@@ -241,12 +219,12 @@ static bool queue_look_at_drops(struct efs *fs)
 {
     bool some = false;
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
-        const struct held held = holder_held(fs, request);
-        bool was_in_line = request->in_line, part = request_held(fs, request).some;
+        const struct efs_held held = program_held(request);
+        bool was_in_line = request->in_line, part = holds_some(request->held);
         some |= part;
         if (request->base.oversize && !part && !efs_items_are_oversize(fs, request->items, request->base.count))
             request_set_oversize(request, false);
-        request->in_line = held.some && request->waiting && request_fits_beside(fs, request, held);
+        request->in_line = holds_some(held) && request->waiting && request_fits_beside(fs, request, held);
         if (!part || !request->in_line || was_in_line || !request->next_queued) {
             at = &request->next_queued;
             continue;
@@ -263,9 +241,9 @@ static bool queue_look_at_drops(struct efs *fs)
  * admitted one by one. */
 static bool request_has_turn(const struct efs *fs, struct efs_request *request, bool own_caller, bool others_hold)
 {
-    if ((holder_held(fs, request).some && !request->in_line) != own_caller)
+    if ((holds_some(program_held(request)) && !request->in_line) != own_caller)
         return false;
-    return request_held(fs, request).some || !others_hold || !request->together ||
+    return holds_some(request->held) || !others_hold || !request->together ||
            !efs_items_are_oversize(fs, request->items, request->base.count);
 }
 
@@ -314,10 +292,9 @@ static void admission_run(struct efs *fs)
 /* Reports bytes above a budget that was lowered, when they become more. */
 static void report_over_budget(struct efs *fs)
 {
-    uint64_t over = efs_budget_over(fs);
-    if (over > fs->leases->over_bytes)
+    uint64_t over = efs_budget_over_more(fs);
+    if (over)
         report_memory_short(fs, over);
-    fs->leases->over_bytes = over;
 }
 
 uint64_t efs_memory_short(struct efs *fs)

@@ -80,7 +80,7 @@ struct efs_request_item {
     bool was_loading; /* when it was dropped */
     bool was_full;    /* it was full, in a memory file that does not serve this use, and was evicted for it */
     bool fresh;       /* memfile has no pages yet */
-    bool held;        /* it was admitted and not released; guarded by efs.lock; counted in request->holder */
+    bool held;        /* counted in request->held and that of its holder; guarded by efs.lock */
     struct efs_lease *lease;
     const struct efs_item_ops *ops;
     struct efs_memfile *memfile; /* full, in the item that fills it: reserved; NULL: to be allocated */
@@ -97,9 +97,13 @@ struct efs_request_item {
     uint32_t tensor_count;
 };
 
+struct efs_held { /* bytes of experts that were admitted together, and not dropped; guarded by efs.lock */
+    uint64_t coded_bytes, full_bytes;
+};
+
 struct efs_holder {
     _Atomic uint32_t refs;
-    uint64_t coded_bytes, full_bytes; /* of the experts that it holds; guarded by efs.lock */
+    struct efs_held held; /* in all of its requests */
 };
 
 struct efs_request {
@@ -108,10 +112,11 @@ struct efs_request {
     struct efs_request *next_queued; /* in the admission queue */
     pthread_mutex_t lock;            /* guards items and refs; taken after efs.lock */
     pthread_cond_t changed;
-    uint32_t refs;                /* items that are being loaded, and one for the caller */
-    bool together;                /* its items are held together: admitted all or none */
-    enum efs_memfile_kind use;    /* of its full experts */
-    efs_arrived_fn *arrived;      /* the request is for other processes: each item holds a reference until dropped */
+    uint32_t refs;             /* items that are being loaded, and one for the caller */
+    bool together;             /* its items are held together: admitted all or none */
+    enum efs_memfile_kind use; /* of its full experts */
+    efs_arrived_fn *arrived;   /* the request is for other processes: each item holds a reference until dropped */
+    struct efs_held held;
     struct efs_holder *holder;    /* NULL: the request alone */
     efs_oversize_fn *oversize_fn; /* called when oversize is set; may be NULL */
     /* the item by which oversize_fn was last called with true; NULL: with false, or never; guarded by efs.lock */
@@ -138,7 +143,6 @@ struct efs_leases {
     uint32_t *coded_pins;                /* by expert: coded items of requests that hold it or are loading it */
     EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next_queued */
     uint64_t short_bytes;                /* of the first request that waits for pinned memory; 0: none does */
-    uint64_t over_bytes;                 /* efs_budget_over() at the last report */
     efs_memory_short_fn *on_short;       /* of efs_on_memory_short() */
     void *on_short_arg;
     /* Opens to be loaded as one request, newest first, and the job that takes the list, queued while it is not empty.
@@ -176,7 +180,7 @@ uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *ite
 bool efs_item_fits_beside(const struct efs *fs, const struct efs_request_item *item, uint64_t coded, uint64_t full);
 /* Whether all of them are pinned for other requests, so that they need no memory. */
 bool efs_items_are_pinned(const struct efs *fs, const struct efs_request_item *items, uint32_t count);
-/* The item holds its expert no more: it was released, or failed. */
+/* The item holds its expert no more: it was dropped, or failed. The second time: nothing. */
 void efs_item_unhold(const struct efs *fs, struct efs_request_item *item);
 /* Ends the references of a coded item on its extents. */
 void efs_item_unpin(struct efs *fs, struct efs_request_item *item);

@@ -190,6 +190,7 @@ static void request_drop_some(struct efs_request *request, uint32_t first, uint3
         efs_admission_cancel(fs, item_was_loading, request);
     for (uint32_t i = first; i < end; i++) {
         fd[i - first] = -1;
+        efs_item_unhold(fs, &request->items[i]);
         if (was_ready[i - first])
             item_release_locked(&request->items[i], request->items[i].lease, &fd[i - first]);
     }

@@ -215,25 +215,32 @@ errint_t efs_items_reserve(struct efs *fs, struct efs_request_item *items, uint3
     return rc;
 }
 
-static uint64_t *item_held_bytes(struct efs_request_item *item)
+static void held_add(struct efs_held *held, const struct efs_request_item *item, uint64_t bytes)
 {
-    struct efs_holder *holder = item->request->holder;
-    return item->form == EFS_FORM_CODED ? &holder->coded_bytes : &holder->full_bytes;
+    *(item->form == EFS_FORM_CODED ? &held->coded_bytes : &held->full_bytes) += bytes;
+}
+
+/* Counts the item, or ends that. */
+static void item_set_held(const struct efs *fs, struct efs_request_item *item, bool held)
+{
+    uint64_t bytes = efs_item_bytes(fs, item);
+    if (item->held == held)
+        return;
+    item->held = held;
+    held_add(&item->request->held, item, held ? bytes : -bytes);
+    if (item->request->holder)
+        held_add(&item->request->holder->held, item, held ? bytes : -bytes);
 }
 
 void efs_item_unhold(const struct efs *fs, struct efs_request_item *item)
 {
-    if (item->held)
-        *item_held_bytes(item) -= efs_item_bytes(fs, item);
-    item->held = false;
+    item_set_held(fs, item, false);
 }
 
 static void item_commit(struct efs *fs, struct efs_request_item *item)
 {
     item->waiting = false;
-    item->held = item->request->holder && !item->preload;
-    if (item->held)
-        *item_held_bytes(item) += efs_item_bytes(fs, item);
+    item_set_held(fs, item, item->request->together && !item->preload);
     if (item->got == EFS_GOT_LEASE) {
         efs_count(&fs->stats, leases_f, 1);
         efs_item_defer_answer(fs, item, 0);

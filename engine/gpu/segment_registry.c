@@ -92,12 +92,9 @@ static bool registry_grow(struct efs_segment_registry *registry)
     if (registry->count < registry->room)
         return true;
     const size_t room = 2 * registry->room + 64;
-    struct efs_registered_segment *more = efs_sys_calloc(room, sizeof(*more));
+    struct efs_registered_segment *more = efs_sys_realloc(registry->segment, room * sizeof(*more));
     if (!more)
         return false;
-    if (registry->count)
-        memcpy(more, registry->segment, registry->count * sizeof(*more));
-    free(registry->segment);
     registry->segment = more;
     registry->room = room;
     return true;

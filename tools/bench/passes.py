@@ -10,7 +10,8 @@ import os
 import statistics
 import time
 
-from common import WORK, Mounted, fields, rate, run, tool
+from bench import model, packed
+from common import WORK, Mounted, fields, rate
 
 PASSES = ("at once", "second", "third")
 
@@ -48,19 +49,14 @@ def measure(served, plain, way, where):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--dir", default=WORK)
     parser.add_argument("--file")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    source, store = options.file or os.path.join(options.dir, "demo"), os.path.join(options.dir, "demo.efs")
-    if not options.file and not os.path.exists(source):
-        run(tool("mkmodel"), "--preset", "demo", source)
-    if not options.file and not os.path.exists(store):
-        run(tool("mkexpertfs"), "-q", source, store)
+    source = options.file or model("demo", "--preset", "demo")
     plain = files_of(source) if os.path.isdir(source) else [source]
-    for name, served in (("packed", store), ("in place", source))[1 if options.file else 0:]:
+    for name, served in [("in place", source)] if options.file else [("packed", packed(source)), ("in place", source)]:
         for way in ("read", "pread", "mmap"):
-            rounds = [measure(served, plain, way, os.path.join(options.dir, "passes-mnt")) for _ in range(options.rounds)]
+            rounds = [measure(served, plain, way, os.path.join(WORK, "passes-mnt")) for _ in range(options.rounds)]
             for i, which in enumerate(PASSES):
                 ratios = [ours[i] / theirs for ours, theirs in rounds]
                 print(f"{name}, {way}, {which}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "

@@ -9,23 +9,25 @@ import json
 import os
 import statistics
 
-from common import WORK, Mounted, drop, fields, run, tool
+from bench import packed
+from common import WORK, Mounted, drop, fields, run
 
 WAYS = {"read()": ("--ioengine=psync",), "faults, MADV_RANDOM": ("--ioengine=mmap", "--fadvise_hint=random"),
         "faults, no advice": ("--ioengine=mmap", "--fadvise_hint=0")}
 ROWS, COLUMNS = 65536, 2048
 
 
-def make(folder):
+def make(path):
     import numpy as np
     random = np.random.default_rng(1)
     header = json.dumps({"embed.weight": {"dtype": "BF16", "shape": [ROWS, COLUMNS], "data_offsets": [0, 2 * ROWS * COLUMNS]}}).encode()
     header += b" " * (-len(header) % 8)
-    with open(os.path.join(folder, "table.safetensors"), "wb") as file:
+    with open(path + ".part", "wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for _ in range(64):
             part = random.normal(0, 0.02, ROWS * COLUMNS // 64).astype(np.float32)
             file.write((part.view(np.uint32) >> 16).astype(np.uint16).tobytes())
+    os.rename(path + ".part", path)
 
 
 def reads_a_second(path, how, readers, reads):
@@ -36,7 +38,7 @@ def reads_a_second(path, how, readers, reads):
 
 def measure(options, raw, store, how, readers):
     """Reads a second of the mount and of the plain file, and KiB of the store a read."""
-    with Mounted(store, os.path.join(options.dir, "small-mnt"), "budget=64M,warm=off") as where:
+    with Mounted(store, os.path.join(WORK, "small-mnt"), "budget=64M,warm=off") as where:
         drop(store)
         ours = reads_a_second(os.path.join(where, os.path.basename(raw)), how, readers, options.reads)
         with open(os.path.join(where, ".expertfs/stat")) as file:
@@ -47,16 +49,15 @@ def measure(options, raw, store, how, readers):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--dir", default=WORK)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reads", type=int, default=6000)
     options = parser.parse_args()
-    folder = os.path.join(options.dir, "small")
-    os.makedirs(folder, exist_ok=True)
-    raw, store = os.path.join(folder, "table.safetensors"), os.path.join(options.dir, "small.efs")
-    if not os.path.exists(store):
-        make(folder)
-        run(tool("mkexpertfs"), "-q", folder, store)
+    folder = os.path.join(WORK, "small")
+    raw = os.path.join(folder, "table.safetensors")
+    if not os.path.exists(raw):
+        os.makedirs(folder, exist_ok=True)
+        make(raw)
+    store = packed(folder)
     for readers in (1, 8):
         for way, how in WAYS.items():
             found = [measure(options, raw, store, how, readers) for _ in range(options.rounds)]

@@ -126,6 +126,11 @@ static void lru_put_first(struct slots_reader *r, uint32_t s)
     r->newest = s;
 }
 
+static bool reads_layers(const struct slots_reader *r)
+{
+    return r->runner == REPLAY_ACCELERATE || r->runner == REPLAY_ZERO;
+}
+
 /* The slot whose expert is evicted: not one of the current request. */
 static uint32_t victim(const struct slots_reader *r)
 {
@@ -266,7 +271,7 @@ static errint_t slots_request(struct replay_reader *reader, uint32_t layer, cons
         r->units[i] = layer * r->raw->model.experts + experts[i];
         r->handed[i] = false;
     }
-    if (r->runner == REPLAY_ACCELERATE || r->runner == REPLAY_ZERO)
+    if (reads_layers(r))
         return layer_request(r, layer);
     r->request++;
     for (uint32_t i = 0; i < count; i++) { /* first the cached ones, so that the misses do not evict them */
@@ -310,7 +315,7 @@ static void slots_show(const struct slots_reader *r, uint32_t i, struct replay_v
 static errint_t slots_next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
 {
     struct slots_reader *r = (struct slots_reader *)reader;
-    if ((r->runner == REPLAY_ACCELERATE || r->runner == REPLAY_ZERO) && !r->complete)
+    if (reads_layers(r) && !r->complete)
         layer_complete(r);
     for (;;) {
         for (uint32_t i = 0; i < r->count && !r->failed; i++)
@@ -378,7 +383,7 @@ static errint_t slots_allocate(struct slots_reader *r, uint64_t budget_bytes, st
     r->slot_count = slots < units ? (uint32_t)slots : units;
     if (r->slot_count == 0)
         return efs_fail(err, -ENOMEM, "%s: the budget has room for no expert", replay_runner_name(r->runner));
-    errint_t rc = r->runner == REPLAY_ACCELERATE || r->runner == REPLAY_ZERO ? layers_fit(r, err) : 0;
+    errint_t rc = reads_layers(r) ? layers_fit(r, err) : 0;
     if (rc < 0)
         return rc;
     r->memory_bytes = r->slot_count * r->slot_bytes;
