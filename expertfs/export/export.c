@@ -13,7 +13,6 @@
 
 #include "log.h"
 
-#define CLIENTS_MAX 128u    /* connections: a client that keeps experts has two */
 #define EXPERTS_SHARE 16u   /* of the budget, at most for requests */
 #define EXPERTS_BYTES 2560u /* of memory for an expert of a request */
 #define EXPERTS_LEAST 256u
@@ -67,12 +66,12 @@ static void export_accept(struct efsd_export *h)
     struct ucred who;
     socklen_t room = sizeof(who);
     bool may = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &room) == 0 && (who.uid == h->daemon->uid || who.uid == 0);
-    struct efsd_export_client *s = may && h->client_count < CLIENTS_MAX ? calloc(1, sizeof(*s)) : NULL;
+    struct efsd_export_client *s = may && h->client_count < EFSD_SOCKET_CLIENTS ? calloc(1, sizeof(*s)) : NULL;
     if (!s) {
         close(fd);
         if (may)
             efsd_log(EFS_LOG_WARNING, "the export socket refuses a client, it opens files instead: %s",
-                     h->client_count < CLIENTS_MAX ? "no memory" : "128 are connected");
+                     h->client_count < EFSD_SOCKET_CLIENTS ? "no memory" : "too many are connected");
         return;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #define SOCKET_NAME "handout"
-#define BACKLOG 64
 #define TRIES 16
 
 /* ---- the directory of all mounts of the user ---------------------------------------------------------------- */
@@ -151,7 +150,7 @@ static errint_t socket_listen(struct efsd_socket *s)
     snprintf(s->path + used, sizeof(s->path) - used, "/%s/" SOCKET_NAME, s->name);
     s->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s->listening < 0 || bind(s->listening, (struct sockaddr *)&address, sizeof(address)) ||
-        listen(s->listening, BACKLOG))
+        listen(s->listening, EFSD_SOCKET_CLIENTS))
         return -errno;
     return 0;
 }

@@ -12,6 +12,8 @@
 
 #include "expertfs.h"
 
+#define EFSD_SOCKET_CLIENTS 128 /* connections, and as many that accept(2) has not taken yet */
+
 struct efsd_socket {
     int listening; /* non-blocking; the fields below are private */
     int base, directory;

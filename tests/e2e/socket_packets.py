@@ -34,11 +34,11 @@ def address_of(mount):
 class Client:
     """Requests experts, and keeps the descriptors of windows with their mappings."""
 
-    def __init__(self, mount):
+    def __init__(self, mount, address=None):
         self.windows, self.fds, self.oversize = {}, {}, set()  # oversize: the tags for which it was reported
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(30)
-        self.socket.connect(address_of(mount))
+        self.socket.connect(address or address_of(mount))
 
     def send(self, *args, **more):
         self.socket.send(packet(*args, **more))

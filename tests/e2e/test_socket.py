@@ -2,7 +2,7 @@
 """The socket that passes experts without files: its packets by hand, valid and invalid, and the state left by clients
 that die, mounts that end, and readers that open the same experts as files."""
 from e2e import *
-from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, KEEP, LIST, NOTIFY, MORE, OVERSIZE, ROOM, UNMAPPED, WITH_LAYOUT, Client, packet
+from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, KEEP, LIST, NOTIFY, MORE, OVERSIZE, ROOM, UNMAPPED, WITH_LAYOUT, Client, address_of, packet
 
 need_fuse()
 model, store = shared()
@@ -133,8 +133,11 @@ one.send(DROP, [(0, 0, tag) for tag in (7, 8, 9, 5, 70000)])
 check("nothing is held by those that were cut off", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
 
 print("-- many clients")
-others = [Socket(mount) for _ in range(100)]
-check("all of 100 are served", all(other.kept() is not None for other in others))
+address = address_of(mount)
+mount.suspend()  # all connect before the mount accepts one
+others = [Socket(mount, address) for _ in range(100)]
+mount.resume()
+check("all of 100 that connect at once are served", all(other.kept() is not None for other in others))
 others += [Socket(mount) for _ in range(40)]
 check("those above 128 are cut off", others[-1].disconnected())
 for other in others:
