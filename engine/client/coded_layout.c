@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* coded_layout.c - see coded_layout.h. */
-#include "coded_layout.h"
+/* coded_layout.c - see file_layout.h: layouts of coded experts. */
+#include "file_layout.h"
 
 #include "sys.h"
 
@@ -39,9 +39,8 @@ static bool received_parse(const uint8_t *data, size_t bytes, struct received *r
 /* Parses the header that the expert's file would have. Nothing after it is read: a coded expert has no file. */
 static errint_t received_parse_header(const struct received *received, struct efs_file_layout **layout)
 {
-    uint64_t length = 0;
-    for (unsigned i = 0; i < 8; i++)
-        length |= (uint64_t)received->header[i] << (8 * i);
+    uint64_t length;
+    memcpy(&length, received->header, sizeof(length));
     if (length != received->head.header_bytes - 8)
         return -EUCLEAN;
     return efs_layout_read(received->header, (size_t)received->head.file_bytes, layout);
@@ -56,14 +55,7 @@ static bool shard_is_valid(const struct efs_export_layout_shard *s, const struct
 static errint_t received_parse_shards(const struct received *received, struct efs_file_layout *layout)
 {
     const struct efs_export_layout *head = &received->head;
-    struct efs_coded_layout *c = layout->coded = efs_sys_calloc(1, sizeof(*c));
     uint64_t shards = 0;
-    if (!c)
-        return -ENOMEM;
-    c->shards = efs_sys_calloc(head->shards + 1u, sizeof(*c->shards));
-    c->shards_of = efs_sys_calloc(head->tensors + 1u, sizeof(*c->shards_of));
-    if (!c->shards || !c->shards_of)
-        return -ENOMEM;
     if (layout->tensor_count != head->tensors)
         return -EUCLEAN;
     for (uint32_t i = 0; i < head->tensors; i++) { /* entries and received tensors are in the order of the file */
@@ -71,20 +63,23 @@ static errint_t received_parse_shards(const struct received *received, struct ef
         memcpy(&t, received->tensors + i * sizeof(t), sizeof(t));
         if (t.file_offset != layout->list.entries[i].tensor.offset)
             return -EUCLEAN;
-        c->shards_of[i] = t.shards;
+        layout->tensors[i].shard_count = t.shards;
+        layout->tensors[i].shard_elements = head->shard_elements;
         shards += t.shards;
     }
     if (shards != head->shards)
         return -EUCLEAN;
-    memcpy(c->shards, received->shards, head->shards * sizeof(*c->shards));
+    layout->shards = efs_sys_calloc(head->shards + 1u, sizeof(*layout->shards));
+    if (!layout->shards)
+        return -ENOMEM;
+    memcpy(layout->shards, received->shards, head->shards * sizeof(*layout->shards));
     for (uint32_t i = 0; i < head->shards; i++) {
-        if (!shard_is_valid(&c->shards[i], head))
+        if (!shard_is_valid(&layout->shards[i], head))
             return -EUCLEAN;
-        c->bytes += (uint64_t)c->shards[i].e_bytes + c->shards[i].sm_bytes;
+        layout->chunk_bytes += (uint64_t)layout->shards[i].e_bytes + layout->shards[i].sm_bytes;
     }
-    c->shard_count = head->shards;
-    c->extent_count = head->extents;
-    c->shard_elements = head->shard_elements;
+    layout->shard_count = head->shards;
+    layout->extent_count = head->extents;
     return 0;
 }
 
@@ -106,48 +101,44 @@ errint_t efs_coded_layout_read(const uint8_t *data, size_t bytes, struct efs_fil
 }
 
 /* A chunk at offset `at` of a component that is at `offset` in the window. NULL: it is not inside the window. */
-static const uint8_t *chunk_at(struct efs_coded_window window, uint64_t offset, uint32_t at, uint32_t bytes)
+static const uint8_t *chunk_at(const struct efs_export_window *w, uint64_t offset, uint32_t at, uint32_t bytes)
 {
-    if (!window.data || offset > window.bytes || at > window.bytes - offset || bytes > window.bytes - offset - at)
+    if (!w || offset > w->bytes || at > w->bytes - offset || bytes > w->bytes - offset - at)
         return NULL;
-    return window.data + offset + at;
+    return w->data + offset + at;
 }
 
-static bool shard_place(const struct efs_export_layout_shard *s, const struct efs_export_place *place,
-                        efs_coded_window_fn *window, void *arg, struct efs_coded_shard *out)
+static bool shard_place(const struct efs_export_layout_shard *s, const uint8_t *places,
+                        struct efs_export_window *const *windows, struct efs_coded_shard *out)
 {
+    struct efs_export_place place;
+    memcpy(&place, places + s->extent * sizeof(place), sizeof(place));
     *out = (struct efs_coded_shard){
         .e_bytes = s->e_bytes, .sm_bytes = s->sm_bytes, .elements = (size_t)s->elements, .codec = s->codec};
     if (s->e_bytes)
-        out->e = chunk_at(window(arg, place->e_window), place->e_offset, s->e_at, s->e_bytes);
+        out->e = chunk_at(windows[2 * (size_t)s->extent], place.e_offset, s->e_at, s->e_bytes);
     if (s->sm_bytes)
-        out->sm = chunk_at(window(arg, place->sm_window), place->sm_offset, s->sm_at, s->sm_bytes);
+        out->sm = chunk_at(windows[2 * (size_t)s->extent + 1], place.sm_offset, s->sm_at, s->sm_bytes);
     return (!s->e_bytes || out->e) && (!s->sm_bytes || out->sm);
 }
 
-errint_t efs_coded_tensors(const struct efs_file_layout *layout, const struct efs_export_place *places,
-                           efs_coded_window_fn *window, void *arg, struct efs_tensor **tensors,
+errint_t efs_coded_tensors(const struct efs_file_layout *layout, const uint8_t *places,
+                           struct efs_export_window *const *windows, struct efs_tensor **tensors,
                            struct efs_coded_shard **shards)
 {
-    const struct efs_coded_layout *c = layout->coded;
-    struct efs_tensor *t = efs_sys_calloc(layout->tensor_count + 1u, sizeof(*t));
-    struct efs_coded_shard *s = efs_sys_calloc(c->shard_count + 1u, sizeof(*s));
+    struct efs_tensor *t = efs_layout_tensors(layout, NULL);
+    struct efs_coded_shard *s = efs_sys_calloc(layout->shard_count + 1u, sizeof(*s));
     errint_t rc = t && s ? 0 : -ENOMEM;
-    for (uint32_t i = 0; rc == 0 && i < c->shard_count; i++)
-        rc = shard_place(&c->shards[i], &places[c->shards[i].extent], window, arg, &s[i]) ? 0 : -EUCLEAN;
-    uint32_t at = 0;
-    for (uint32_t i = 0; rc == 0 && i < layout->tensor_count; i++) {
-        t[i] = layout->tensors[i];
-        t[i].shards = s + at;
-        t[i].shard_count = c->shards_of[i];
-        t[i].shard_elements = c->shard_elements;
-        at += c->shards_of[i];
-    }
+    for (uint32_t i = 0; rc == 0 && i < layout->shard_count; i++)
+        rc = shard_place(&layout->shards[i], places, windows, &s[i]) ? 0 : -EUCLEAN;
     if (rc < 0) {
         free(t);
         free(s);
         return rc;
     }
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < layout->tensor_count; at += t[i++].shard_count)
+        t[i].shards = s + at;
     *tensors = t;
     *shards = s;
     return 0;

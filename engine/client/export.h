@@ -23,7 +23,7 @@ struct efs_export;
 struct efs_exported_expert {
     uint32_t tag;                      /* EFS_NO_TAG: not exported */
     struct efs_export_window *window;  /* full: its window */
-    struct efs_export_window **places; /* coded: its windows */
+    struct efs_export_window **places; /* coded: the windows of E and SM of each extent; NULL: none */
     uint32_t place_count;
     uint8_t *body;                   /* coded: the received parts, until all are received; NULL: no memory */
     uint32_t body_bytes, body_total; /* body_bytes: received; body_total: of all parts */

@@ -3,7 +3,6 @@
  * export_coded.c - see export.h: coded experts. They are in windows of the mount's chunk pool, at places that each
  * answer states, and may be read until the expert is dropped.
  */
-#include "coded_layout.h"
 #include "export_internal.h"
 #include "mount.h"
 
@@ -26,42 +25,22 @@ bool efs_export_receive_window(struct efs_export *h, const struct efs_export_ans
     return true;
 }
 
-/* ---- the windows of an expert ---- */
-
-struct window_search {
-    struct efs_export *h;
-    struct efs_exported_expert *exported;
-    uint32_t room; /* in exported->places */
-};
-
-/* The memory of a window with this number, data NULL if it is not mapped. Makes the expert a user of the window, which
- * then stays mapped. */
-static struct efs_coded_window find_window(void *arg, uint32_t number)
-{
-    struct window_search *f = arg;
-    struct efs_exported_expert *exported = f->exported;
-    for (uint32_t i = exported->place_count; i-- > 0;)
-        if (exported->places[i]->number == number)
-            return (struct efs_coded_window){exported->places[i]->data, exported->places[i]->bytes};
-    struct efs_export_window *w = efs_window_find(f->h, number);
-    if (!w || exported->place_count == f->room)
-        return (struct efs_coded_window){NULL, 0};
-    efs_window_get(f->h, w);
-    exported->places[exported->place_count++] = w;
-    return (struct efs_coded_window){w->data, w->bytes};
-}
-
-/* Whether all windows that the places name are mapped. Reports the missing ones to the mount as unmapped: mapping them
- * failed, or they were unmapped before this packet was received. */
-static bool has_windows(struct efs_export *h, const struct efs_export_place *places, uint32_t count)
+/* Makes an expert with these places a user of their windows, which then stay mapped. false: some are not mapped, since
+ * that failed, or they were unmapped before this packet was received; they are reported to the mount. */
+static bool coded_get_windows(struct efs_export *h, struct efs_exported_expert *exported, const uint8_t *places)
 {
     bool all = true;
-    for (uint32_t i = 0; i < 2 * count; i++) {
-        uint32_t number = i % 2 ? places[i / 2].sm_window : places[i / 2].e_window;
-        if (number && !efs_window_find(h, number)) {
+    for (uint32_t i = 0; i < exported->place_count; i++) {
+        struct efs_export_place place;
+        memcpy(&place, places + i / 2 * sizeof(place), sizeof(place));
+        const uint32_t number = i % 2 ? place.sm_window : place.e_window;
+        struct efs_export_window *w = number ? efs_window_find(h, number) : NULL;
+        if (w)
+            efs_window_get(h, w);
+        else if (number)
             efs_window_report_unmapped(h, number);
-            all = false;
-        }
+        exported->places[i] = w;
+        all = all && (w || !number);
     }
     return all;
 }
@@ -72,6 +51,7 @@ static errint_t coded_finish(struct efs_mount *m, struct efs_expert_file *file, 
 {
     struct efs_exported_expert *exported = &file->exported;
     const struct efs_file_layout *layout = efs_layout_cache_find(m, &file->key, file->hash);
+    const uint32_t places_bytes = exported->body_total - layout_bytes;
     errint_t rc = exported->body ? 0 : -ENOMEM;
     if (rc == 0 && !layout && layout_bytes) {
         rc = efs_coded_layout_read(exported->body, layout_bytes, &file->mapped.new_layout);
@@ -79,25 +59,20 @@ static errint_t coded_finish(struct efs_mount *m, struct efs_expert_file *file, 
     }
     if (rc < 0)
         return rc;
-    uint32_t count = (exported->body_total - layout_bytes) / sizeof(struct efs_export_place);
-    if (!layout || (exported->body_total - layout_bytes) % sizeof(struct efs_export_place) ||
-        count != layout->coded->extent_count)
+    if (!layout || places_bytes != (uint64_t)layout->extent_count * sizeof(struct efs_export_place))
         return -EUCLEAN;
-    struct efs_export_place *places = efs_sys_calloc(count + 1u, sizeof(*places));
-    exported->places = efs_sys_calloc(2u * count + 1u, sizeof(struct efs_export_window *));
-    rc = places && exported->places ? 0 : -ENOMEM;
-    if (rc == 0) {
-        struct window_search search = {m->export, exported, 2u * count};
-        memcpy(places, exported->body + layout_bytes, count * sizeof(*places));
-        rc = has_windows(m->export, places, count)
-                 ? efs_coded_tensors(layout, places, find_window, &search, &file->mapped.tensors, &file->mapped.shards)
-                 : -ENOMEM;
-    }
-    free(places);
+    exported->places = efs_sys_calloc(2 * (size_t)layout->extent_count + 1, sizeof(struct efs_export_window *));
+    if (!exported->places)
+        return -ENOMEM;
+    exported->place_count = 2 * layout->extent_count;
+    if (!coded_get_windows(m->export, exported, exported->body + layout_bytes))
+        return -ENOMEM;
+    rc = efs_coded_tensors(layout, exported->body + layout_bytes, exported->places, &file->mapped.tensors,
+                           &file->mapped.shards);
     if (rc < 0)
         return rc;
     file->mapped.tensor_count = layout->tensor_count;
-    file->mapped.bytes = (size_t)layout->coded->bytes;
+    file->mapped.bytes = (size_t)layout->chunk_bytes;
     if (file->mapped.new_layout)
         efs_layout_cache_add(m, file);
     return 0;

@@ -7,17 +7,10 @@
 #define EFS_EXPORT_INTERNAL_H
 
 #include "export.h"
+#include "file_layout.h"
 
 #define EFS_EXPORT_BUCKETS 256u
 #define EFS_EXPORT_USES_BYTES 16384u
-
-struct efs_export_window {
-    struct efs_export_window *next;
-    struct efs_export_window *newer, *older; /* in the order of use */
-    uint32_t number, users;
-    uint8_t *data;
-    size_t bytes;
-};
 
 /* A list of tags, or of windows. */
 struct efs_export_numbers {

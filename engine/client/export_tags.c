@@ -84,7 +84,8 @@ bool efs_export_supports_coded(const struct efs_export *h)
 void efs_export_free_coded(struct efs_exported_expert *exported)
 {
     for (uint32_t i = 0; i < exported->place_count; i++)
-        exported->places[i]->users--;
+        if (exported->places[i])
+            exported->places[i]->users--;
     free(exported->places);
     free(exported->body);
     exported->places = NULL;

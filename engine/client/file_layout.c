@@ -10,14 +10,6 @@
 
 #define LENGTH_BYTES 8u /* before a header */
 
-static uint64_t header_length(const uint8_t *data)
-{
-    uint64_t n = 0;
-    for (unsigned i = 0; i < LENGTH_BYTES; i++)
-        n |= (uint64_t)data[i] << (8 * i);
-    return n;
-}
-
 static errint_t layout_fill_tensors(struct efs_file_layout *layout)
 {
     bool unnamed = false;
@@ -42,15 +34,18 @@ static errint_t layout_fill_tensors(struct efs_file_layout *layout)
 static errint_t layout_fill(struct efs_file_layout *layout, const uint8_t *data, size_t bytes)
 {
     const struct efs_source_input in = {.fd = -1, .data = data, .path = "", .bytes = bytes};
+    uint64_t length;
     errint_t rc = efs_source_safetensors(&in, &layout->list, NULL);
     if (rc < 0)
         return rc;
     if (layout->list.count > UINT32_MAX)
         return -EUCLEAN;
-    layout->file_bytes = bytes;
-    layout->header_bytes = LENGTH_BYTES + (size_t)header_length(data); /* checked by efs_source_safetensors(), */
-    if (layout->header_bytes > layout->file_bytes)                     /* but the file may have changed since */
+    memcpy(&length, data,
+           sizeof(length)); /* checked by efs_source_safetensors(), but the file may have changed since */
+    if (length > bytes - LENGTH_BYTES)
         return -EUCLEAN;
+    layout->file_bytes = bytes;
+    layout->header_bytes = LENGTH_BYTES + (size_t)length;
     layout->tensor_count = (uint32_t)layout->list.count;
     layout->tensors = efs_sys_calloc(layout->list.count + 1, sizeof(*layout->tensors));
     layout->header = efs_sys_malloc(layout->header_bytes);
@@ -71,21 +66,12 @@ errint_t efs_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layo
     return rc;
 }
 
-static void layout_free_coded(struct efs_coded_layout *coded)
-{
-    if (!coded)
-        return;
-    free(coded->shards);
-    free(coded->shards_of);
-    free(coded);
-}
-
 void efs_layout_free(struct efs_file_layout *layout)
 {
     if (!layout)
         return;
     efs_source_list_free(&layout->list);
-    layout_free_coded(layout->coded);
+    free(layout->shards);
     free(layout->tensors);
     free(layout->header);
     free(layout);
@@ -101,7 +87,7 @@ struct efs_tensor *efs_layout_tensors(const struct efs_file_layout *layout, cons
     struct efs_tensor *tensors = efs_sys_calloc(layout->tensor_count + 1, sizeof(*tensors));
     for (uint32_t i = 0; tensors && i < layout->tensor_count; i++) {
         tensors[i] = layout->tensors[i];
-        tensors[i].data = data + layout->list.entries[i].tensor.offset;
+        tensors[i].data = data ? data + layout->list.entries[i].tensor.offset : NULL;
     }
     return tensors;
 }

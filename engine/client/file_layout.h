@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * file_layout.h - the layout of an expert's file: parsed once from its header, and reused while the header is the same.
+ * file_layout.h - the layout of an expert: its file's, parsed once from the header and reused while that is the same;
+ * or that of its coded form (expertfs-protocol.h), parsed once from the bytes that the mount sends, and combined each
+ * time with the current places of its extents.
  */
 #ifndef EFS_FILE_LAYOUT_H
 #define EFS_FILE_LAYOUT_H
@@ -8,21 +10,25 @@
 #include "expertfs-protocol.h"
 #include "source.h"
 
-/* The layout of a coded expert (coded_layout.h). */
-struct efs_coded_layout {
-    struct efs_export_layout_shard *shards; /* [shard_count], tensor by tensor of the file layout */
-    uint32_t *shards_of;                    /* [tensors]: number of shards of each */
-    uint32_t shard_count, extent_count, shard_elements;
-    uint64_t bytes; /* of all chunks */
+/* Memory of the mount that stays mapped (export_windows.c). */
+struct efs_export_window {
+    struct efs_export_window *next;          /* with the same hash */
+    struct efs_export_window *newer, *older; /* in the order of use */
+    uint32_t number, users;
+    uint8_t *data;
+    size_t bytes;
 };
 
 struct efs_file_layout {
     size_t file_bytes, header_bytes; /* of the file; of its length word and header together */
-    uint8_t *header;
-    struct efs_source_list list; /* owns the names */
-    struct efs_tensor *tensors;  /* without data */
+    uint8_t *header;                 /* NULL: of a coded expert */
+    struct efs_source_list list;     /* owns the names */
+    struct efs_tensor *tensors;      /* without data; coded: with the number and size of their shards */
     uint32_t tensor_count;
-    struct efs_coded_layout *coded; /* of a coded expert, whose header is not stored; else NULL */
+    /* Of a coded expert: */
+    struct efs_export_layout_shard *shards; /* [shard_count], tensor by tensor */
+    uint32_t shard_count, extent_count;
+    uint64_t chunk_bytes; /* of all shards */
 };
 
 /* Parses the file of `bytes` bytes that is mapped at data. Its header is not trusted. -EUCLEAN, -ENOMEM. */
@@ -31,9 +37,21 @@ errint_t efs_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layo
 void efs_layout_free(struct efs_file_layout *layout);
 /* Whether the file at data, of layout->file_bytes, has the same header. */
 bool efs_layout_matches(const struct efs_file_layout *layout, const uint8_t *data);
-/* The tensors with their data, in an array that the caller frees; names point into the layout. NULL: no memory. */
+/* The tensors, with their data in the file at data (NULL: without), in an array that the caller frees; names point into
+ * the layout. NULL: no memory. */
 struct efs_tensor *efs_layout_tensors(const struct efs_file_layout *layout, const uint8_t *data);
 
+/* ---- coded_layout.c ---- */
+/* Parses the layout of a coded expert; all of it is checked. -EUCLEAN, -ENOMEM. */
+errint_t efs_coded_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layout **layout);
+/* The tensors of a coded expert. places: a struct efs_export_place for each extent, not aligned; windows: those of its
+ * two components, NULL: none. The caller frees both arrays; names point into the layout. -EUCLEAN: a chunk is not
+ * inside its window; -ENOMEM. */
+errint_t efs_coded_tensors(const struct efs_file_layout *layout, const uint8_t *places,
+                           struct efs_export_window *const *windows, struct efs_tensor **tensors,
+                           struct efs_coded_shard **shards);
+
+/* ---- tensor_metadata.c ---- */
 /* Reads from __metadata__ the type and shape of tensors that safetensors has no dtype for (ggml types). The header was
  * checked. -ENOMEM. */
 errint_t efs_layout_apply_metadata(const char *header, size_t bytes, struct efs_tensor *tensors, uint32_t count);

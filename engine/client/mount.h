@@ -19,7 +19,7 @@
  *     files.c          the table of files, their users, idle ones
  *     protected_set.c  the experts that the mount's policy protects
  *     layout_cache.c   layouts of files that were open before
- *     mapping.c        one file; file_layout.c, coded_layout.c, tensor_metadata.c: its layout
+ *     mapping.c        one file; file_layout.c, coded_layout.c, tensor_metadata.c: layouts
  *
  * One lock (efs_mount.lock) guards all of it; it is never held during a system call that may block.
  */

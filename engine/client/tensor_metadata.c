@@ -8,7 +8,6 @@
 
 #include "dtype.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -32,23 +31,18 @@ static enum efs_dtype note_ggml_type(const char *name, size_t bytes)
  * text after it. */
 static uint32_t note_numbers(const char *text, uint64_t shape[8], const char **end)
 {
-    uint32_t dims = 0;
-    if (*text++ != '[')
-        return 0;
-    while (dims < 8 && isdigit((unsigned char)*text)) {
-        char *behind;
-        errno = 0;
-        shape[dims++] = strtoull(text, &behind, 10);
-        if (errno)
-            return 0;
-        text = behind;
-        if (strncmp(text, ", ", 2) == 0)
-            text += 2;
-        else
-            break;
+    json_error_t read;
+    json_t *list = json_loads(text, JSON_DISABLE_EOF_CHECK, &read);
+    uint32_t dims = json_array_size(list) <= 8 ? (uint32_t)json_array_size(list) : 0;
+    for (uint32_t i = 0; i < dims; i++) {
+        const json_t *number = json_array_get(list, i);
+        shape[i] = (uint64_t)json_integer_value(number);
+        if (!json_is_integer(number) || json_integer_value(number) < 0)
+            dims = 0;
     }
-    *end = text + 1;
-    return *text == ']' ? dims : 0;
+    *end = text + (list ? read.position : 0);
+    json_decref(list);
+    return dims;
 }
 
 static void note_apply(struct efs_tensor *t, const char *note)

@@ -6,7 +6,6 @@
  *
  * Input: 'f' and a file; or 'c', 4 bytes for each of PLACES places, and a layout.
  */
-#include "coded_layout.h"
 #include "file_layout.h"
 #include "fuzz.h"
 
@@ -18,11 +17,13 @@
 
 static uint8_t window_data[WINDOW_BYTES];
 
-static struct efs_coded_window window_of(void *arg, uint32_t number)
+static struct efs_export_window windows[] = {{.data = window_data, .bytes = WINDOW_BYTES},
+                                             {.data = window_data, .bytes = WINDOW_BYTES / 2},
+                                             {.data = window_data, .bytes = WINDOW_BYTES / 4}};
+
+static struct efs_export_window *window_of(uint8_t number)
 {
-    (void)arg;
-    return number < 3 ? (struct efs_coded_window){window_data, WINDOW_BYTES >> number}
-                      : (struct efs_coded_window){NULL, 0};
+    return number % 4u < 3 ? &windows[number % 4u] : NULL;
 }
 
 static void check_tensors(const struct efs_tensor *tensors, uint32_t count)
@@ -62,22 +63,23 @@ static void coded(const uint8_t *data, size_t bytes)
     CHECK(rc == 0 || rc == -EUCLEAN);
     if (rc < 0)
         return;
-    if (layout->coded->extent_count > 1000) { /* the caller of efs_coded_tensors() passes extent_count places */
+    if (layout->extent_count > 1000) { /* the caller of efs_coded_tensors() passes extent_count places */
         efs_layout_free(layout);
         return;
     }
-    struct efs_export_place *places = calloc(layout->coded->extent_count + 1u, sizeof(*places));
+    struct efs_export_place *places = calloc(layout->extent_count + 1u, sizeof(*places));
+    struct efs_export_window **used = calloc(2 * layout->extent_count + 1u, sizeof(*used));
     struct efs_tensor *tensors = NULL;
     struct efs_coded_shard *shards = NULL;
-    CHECK(places);
-    for (uint32_t i = 0; i < layout->coded->extent_count; i++) {
+    CHECK(places && used);
+    for (uint32_t i = 0; i < layout->extent_count; i++) {
         const uint8_t *p = data + 4 * (i % PLACES);
-        places[i] = (struct efs_export_place){.e_window = p[0] % 4u,
-                                              .sm_window = p[1] % 4u,
-                                              .e_offset = p[2] == 255 ? UINT64_MAX : p[2] * 32u,
+        used[2 * i] = window_of(p[0]);
+        used[2 * i + 1] = window_of(p[1]);
+        places[i] = (struct efs_export_place){.e_offset = p[2] == 255 ? UINT64_MAX : p[2] * 32u,
                                               .sm_offset = p[3] == 255 ? UINT64_MAX - 7 : p[3] * 32u};
     }
-    rc = efs_coded_tensors(layout, places, window_of, NULL, &tensors, &shards);
+    rc = efs_coded_tensors(layout, (const uint8_t *)places, used, &tensors, &shards);
     CHECK(rc == 0 || rc == -EUCLEAN);
     if (rc == 0) {
         check_tensors(tensors, layout->tensor_count);
@@ -86,7 +88,7 @@ static void coded(const uint8_t *data, size_t bytes)
             CHECK(tensors[i].shard_count == 0 || tensors[i].shards == shards + count);
             count += tensors[i].shard_count;
         }
-        CHECK(count == layout->coded->shard_count);
+        CHECK(count == layout->shard_count);
         for (uint32_t s = 0; s < count; s++) {
             CHECK(!shards[s].e ||
                   (shards[s].e >= window_data && shards[s].e + shards[s].e_bytes <= window_data + WINDOW_BYTES));
@@ -97,6 +99,7 @@ static void coded(const uint8_t *data, size_t bytes)
         free(shards);
     }
     free(places);
+    free(used);
     efs_layout_free(layout);
 }
 
