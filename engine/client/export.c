@@ -51,10 +51,8 @@ static errint_t export_set_tensors(struct efs_mount *m, struct efs_expert_file *
         return -EUCLEAN;
     file->mapped = (struct efs_mapped_file){.fd = -1, .data = w->data, .bytes = (size_t)answer->file_bytes};
     errint_t rc = efs_mapped_tensors(efs_layout_cache_find(m, &file->key, file->hash), &file->mapped);
-    if (rc < 0) {
-        efs_mapped_free_tensors(&file->mapped);
+    if (rc < 0)
         return rc;
-    }
     if (file->mapped.new_layout)
         efs_layout_cache_add(m, file);
     efs_window_get(m->export, w);
@@ -68,8 +66,8 @@ static void export_receive_cancelled(struct efs_export *h, const struct efs_expo
     if (answer->error == -ECANCELED) {
         free(h->files[answer->tag]);
         efs_export_free_tag(h, answer->tag);
-    } else if (answer->error == 0 && fd >= 0 && !efs_window_find(h, answer->window) && !efs_window_map(h, answer, fd)) {
-        efs_window_report_unmapped(h, answer->window);
+    } else if (answer->error == 0 && fd >= 0) {
+        efs_window_take(h, answer, fd);
     }
 }
 
@@ -90,25 +88,19 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
         efs_file_make_full(m, file);
     }
     errint_t rc = answer->error;
-    struct efs_export_window *w = rc == 0 ? efs_window_find(h, answer->window) : NULL;
-    if (rc == 0 && !w) {
-        w = fd < 0 ? NULL : efs_window_map(h, answer, fd);
-        if (!w)
-            efs_window_report_unmapped(h, answer->window);
-        rc = w ? 0 : -ENOMEM;
-    }
+    struct efs_export_window *w = rc == 0 ? efs_window_take(h, answer, fd) : NULL;
     if (rc == 0)
-        rc = export_set_tensors(m, file, answer, w);
-    if (rc == 0) {
-        efs_file_opened(m, file, 0);
-        return true;
-    }
-    if (answer->error == 0)
-        efs_export_drop(h, file);
-    else /* the mount holds nothing for the tag */
-        efs_export_free_tag(h, answer->tag);
-    efs_file_fall_back(m, file, answer->error); /* opens its file, which may report the reason */
-    efs_mount_wake_open_workers(m);
+        rc = w ? export_set_tensors(m, file, answer, w) : -ENOMEM;
+    efs_export_received(m, file, rc, answer->error == 0);
+    return true;
+}
+
+/* A packet with a window of coded experts. If it cannot be mapped, those experts fail. */
+static bool export_receive_window(struct efs_export *h, const struct efs_export_answer *packet, int fd)
+{
+    if ((fd < 0 && fd != -EMFILE) || packet->window == 0)
+        return false;
+    efs_window_take(h, packet, fd);
     return true;
 }
 
@@ -148,7 +140,7 @@ static bool export_receive_packet(struct efs_mount *m, const union incoming *pac
     if (head->kind == EFS_EXPORT_ANSWER)
         return bytes == sizeof(packet->answer) && export_receive_answer(m, &packet->answer, fd);
     if (head->kind == EFS_EXPORT_WINDOW)
-        return bytes == sizeof(packet->answer) && efs_export_receive_window(m->export, &packet->answer, fd);
+        return bytes == sizeof(packet->answer) && export_receive_window(m->export, &packet->answer, fd);
     if (head->kind == EFS_EXPORT_CODED)
         return head->count <= EFS_EXPORT_PART_BYTES && bytes == offsetof(struct efs_export_coded, part) + head->count &&
                efs_export_receive_coded(m, &packet->coded);

@@ -14,15 +14,19 @@
 
 #define BODY_MAX (64u << 20) /* bytes of the parts of one expert */
 
-bool efs_export_receive_window(struct efs_export *h, const struct efs_export_answer *packet, int fd)
+void efs_export_received(struct efs_mount *m, struct efs_expert_file *file, errint_t error, bool held)
 {
-    struct efs_export_answer all = *packet;
-    all.file_bytes = packet->window_bytes; /* efs_window_map() then needs a file of at least the window's size */
-    if ((fd < 0 && fd != -EMFILE) || packet->window == 0)
-        return false;
-    if (fd >= 0 && !efs_window_find(h, packet->window))
-        efs_window_map(h, &all, fd); /* if this fails, experts in the window fail */
-    return true;
+    if (error == 0) {
+        efs_file_opened(m, file, 0);
+        return;
+    }
+    efs_mapped_free_tensors(&file->mapped);
+    if (held)
+        efs_export_drop(m->export, file);
+    else
+        efs_export_free_tag(m->export, file->exported.tag);
+    efs_file_fall_back(m, file, error);
+    efs_mount_wake_open_workers(m);
 }
 
 /* Makes an expert with these places a user of their windows, which then stay mapped. false: some are not mapped, since
@@ -108,13 +112,6 @@ bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded
     errint_t rc = coded_finish(m, file, packet->layout_bytes);
     free(exported->body);
     exported->body = NULL;
-    if (rc == 0) {
-        efs_file_opened(m, file, 0);
-        return true;
-    }
-    efs_mapped_free_tensors(&file->mapped);
-    efs_export_drop(h, file);
-    efs_file_fall_back(m, file, rc);
-    efs_mount_wake_open_workers(m);
+    efs_export_received(m, file, rc, true);
     return true;
 }

@@ -92,6 +92,7 @@ struct efs_export *efs_export_connect(int root, bool keeps)
     if (!h)
         return NULL;
     h->coded = coded;
+    TAILQ_INIT(&h->windows_by_use);
     h->unmapped.at = h->unmapped_numbers;
     h->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     h->fd = h->kick < 0 ? -1 : export_connect_socket(root, path);

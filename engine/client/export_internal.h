@@ -27,7 +27,8 @@ struct efs_export {
     struct efs_export_numbers free_tags, /* with memory for tag_count elements each */
         drops, cancels;                  /* to be sent */
     uint32_t tag_count;
-    struct efs_export_window *windows[EFS_EXPORT_BUCKETS], *newest, *oldest;
+    LIST_HEAD(, efs_export_window) windows[EFS_EXPORT_BUCKETS];
+    TAILQ_HEAD(, efs_export_window) windows_by_use; /* the least recently used first */
     uint32_t window_count;
     uint32_t unmapped_numbers[EFS_EXPORT_ITEMS];
     struct efs_export_numbers unmapped; /* windows: to be sent */
@@ -38,8 +39,9 @@ struct efs_export {
 
 /* ---- export_windows.c ---- */
 struct efs_export_window *efs_window_find(struct efs_export *h, uint32_t number);
-/* Maps the window that an answer carries. NULL: it cannot be mapped. */
-struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_export_answer *answer, int fd);
+/* The window that a packet names. A new one is mapped, from its descriptor. NULL: that failed, or there is none (fd <
+ * 0); the window is reported as unmapped. */
+struct efs_export_window *efs_window_take(struct efs_export *h, const struct efs_export_answer *packet, int fd);
 /* Reports a window as unmapped with the next packet, so that the mount sends its descriptor again with the next expert
  * in it. */
 void efs_window_report_unmapped(struct efs_export *h, uint32_t number);
@@ -48,8 +50,9 @@ void efs_window_get(struct efs_export *h, struct efs_export_window *w);
 void efs_window_unmap_all(struct efs_export *h);
 
 /* ---- export_coded.c ---- */
-/* Handles a packet with a window of coded experts and its descriptor. false: malformed. */
-bool efs_export_receive_window(struct efs_export *h, const struct efs_export_answer *packet, int fd);
+/* Handles a file whose expert was received (error 0), or whose request has failed. held: the mount holds the expert for
+ * the tag. */
+void efs_export_received(struct efs_mount *m, struct efs_expert_file *file, errint_t error, bool held);
 /* Handles a part of a coded expert; after the last part the expert is loaded or has failed. false: malformed. */
 bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded *packet);
 

@@ -15,33 +15,16 @@
 
 struct efs_export_window *efs_window_find(struct efs_export *h, uint32_t number)
 {
-    struct efs_export_window *w = h->windows[number % EFS_EXPORT_BUCKETS];
+    struct efs_export_window *w = LIST_FIRST(&h->windows[number % EFS_EXPORT_BUCKETS]);
     while (w && w->number != number)
-        w = w->next;
+        w = LIST_NEXT(w, same_hash);
     return w;
-}
-
-static void window_unlink(struct efs_export *h, struct efs_export_window *w)
-{
-    *(w->newer ? &w->newer->older : &h->newest) = w->older;
-    *(w->older ? &w->older->newer : &h->oldest) = w->newer;
-}
-
-static void window_link_newest(struct efs_export *h, struct efs_export_window *w)
-{
-    w->newer = NULL;
-    w->older = h->newest;
-    *(h->newest ? &h->newest->newer : &h->oldest) = w;
-    h->newest = w;
 }
 
 static void window_free(struct efs_export *h, struct efs_export_window *w)
 {
-    struct efs_export_window **at = &h->windows[w->number % EFS_EXPORT_BUCKETS];
-    while (*at != w)
-        at = &(*at)->next;
-    *at = w->next;
-    window_unlink(h, w);
+    LIST_REMOVE(w, same_hash);
+    TAILQ_REMOVE(&h->windows_by_use, w, by_use);
     efs_sys_munmap(w->data, w->bytes);
     h->window_count--;
     free(w);
@@ -50,33 +33,32 @@ static void window_free(struct efs_export *h, struct efs_export_window *w)
 /* Unmaps the least recently used window if there are too many; the next packet reports it. */
 static void window_unmap_oldest(struct efs_export *h)
 {
-    struct efs_export_window *w = h->oldest;
+    struct efs_export_window *w = TAILQ_FIRST(&h->windows_by_use);
     while (w && w->users)
-        w = w->newer;
+        w = TAILQ_NEXT(w, by_use);
     if (h->window_count < WINDOWS_MAX || !w || h->unmapped.count == EFS_EXPORT_ITEMS)
         return;
     h->unmapped.at[h->unmapped.count++] = w->number;
     window_free(h, w);
 }
 
-struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_export_answer *answer, int fd)
+/* NULL: no memory, or the file is shorter than the window. */
+static struct efs_export_window *window_map(struct efs_export *h, uint32_t number, uint64_t bytes, int fd)
 {
     struct efs_export_window *w = efs_sys_calloc(1, sizeof(*w));
     struct stat st;
     if (!w)
         return NULL;
-    *w = (struct efs_export_window){.number = answer->window, .bytes = (size_t)answer->window_bytes};
-    if (answer->window_bytes <= SIZE_MAX / 2 && efs_sys_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
-        (uint64_t)st.st_size >= answer->file_bytes && (uint64_t)st.st_size >= answer->window_bytes)
+    *w = (struct efs_export_window){.number = number, .bytes = (size_t)bytes};
+    if (bytes <= SIZE_MAX / 2 && efs_sys_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size >= bytes)
         w->data = efs_sys_mmap(NULL, w->bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (!w->data) {
         free(w);
         return NULL;
     }
     window_unmap_oldest(h);
-    w->next = h->windows[w->number % EFS_EXPORT_BUCKETS];
-    h->windows[w->number % EFS_EXPORT_BUCKETS] = w;
-    window_link_newest(h, w);
+    LIST_INSERT_HEAD(&h->windows[number % EFS_EXPORT_BUCKETS], w, same_hash);
+    TAILQ_INSERT_TAIL(&h->windows_by_use, w, by_use);
     h->window_count++;
     return w;
 }
@@ -90,15 +72,25 @@ void efs_window_report_unmapped(struct efs_export *h, uint32_t number)
         h->unmapped.at[h->unmapped.count++] = number;
 }
 
+struct efs_export_window *efs_window_take(struct efs_export *h, const struct efs_export_answer *packet, int fd)
+{
+    struct efs_export_window *w = efs_window_find(h, packet->window);
+    if (!w && fd >= 0)
+        w = window_map(h, packet->window, packet->window_bytes, fd);
+    if (!w)
+        efs_window_report_unmapped(h, packet->window);
+    return w;
+}
+
 void efs_window_get(struct efs_export *h, struct efs_export_window *w)
 {
-    window_unlink(h, w);
-    window_link_newest(h, w);
+    TAILQ_REMOVE(&h->windows_by_use, w, by_use);
+    TAILQ_INSERT_TAIL(&h->windows_by_use, w, by_use);
     w->users++;
 }
 
 void efs_window_unmap_all(struct efs_export *h)
 {
-    while (h->oldest)
-        window_free(h, h->oldest);
+    while (!TAILQ_EMPTY(&h->windows_by_use))
+        window_free(h, TAILQ_FIRST(&h->windows_by_use));
 }

@@ -10,10 +10,12 @@
 #include "expertfs-protocol.h"
 #include "source.h"
 
+#include <sys/queue.h>
+
 /* Memory of the mount that stays mapped (export_windows.c). */
 struct efs_export_window {
-    struct efs_export_window *next;          /* with the same hash */
-    struct efs_export_window *newer, *older; /* in the order of use */
+    LIST_ENTRY(efs_export_window) same_hash;
+    TAILQ_ENTRY(efs_export_window) by_use;
     uint32_t number, users;
     uint8_t *data;
     size_t bytes;
