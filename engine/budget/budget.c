@@ -46,8 +46,8 @@ static uint64_t segments_needed(const struct efs *fs)
     return coded > fs->account.planned_segments ? coded : fs->account.planned_segments;
 }
 
-/* Fails with -ENOMEM when the system has less than `bytes` free. Memory that clients still map is charged to the cgroup
- * but not to the budget, so the budget alone cannot prevent an OOM kill. */
+/* Fails with -ENOMEM when the system has less than `bytes` free. Pages of freed files in pipes, sockets and I/O in
+ * flight are charged to the cgroup but not to the budget, so the budget alone cannot prevent an OOM kill. */
 static errint_t budget_check_memory(struct efs *fs, uint64_t bytes)
 {
     errint_t rc = efs_grow_check_memory(fs, bytes);

@@ -135,8 +135,8 @@ void efs_grow(struct efs *fs, bool sampled);
 /* Adds a ready segment to the chunk pool, for which the caller has reserved room: 0, -EAGAIN, -ENOMEM. */
 errint_t efs_grow_add_segment(struct efs *fs);
 /* Whether the system has bytes left, independently of the budget, by the last reading and what was allocated since:
- * memory that clients still map is charged to the cgroup but not counted in the budget, so the budget alone cannot
- * prevent an OOM kill. 0, -EAGAIN (memory was freed since the reading), -ENOMEM. */
+ * pages of freed files in pipes, sockets and I/O in flight are charged to the cgroup but not counted in the budget, so
+ * the budget alone cannot prevent an OOM kill. 0, -EAGAIN (memory was freed since the reading), -ENOMEM. */
 errint_t efs_grow_check_memory(struct efs *fs, uint64_t bytes);
 
 /* ---- prealloc.c ---- */

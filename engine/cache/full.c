@@ -5,7 +5,8 @@
  *
  * NONE -> FILLING -> READY -> NONE. A READY expert that is leased or being copied from is never evicted; its bytes
  * never change. Memory files that no other process has opened, and windows, are reused for the next expert of their
- * size, so that their pages need no zeroing. An EXPORTED memory file is freed, never reused.
+ * size, so that their pages need no zeroing. An EXPORTED memory file is freed, never reused. While other processes map
+ * it, its memory cannot be freed: the expert then stays leased after its last holder has released it (`mapped`).
  */
 #include "full.h"
 
@@ -179,11 +180,32 @@ void efs_full_lease(struct efs *fs, uint32_t expert)
     efs_lru_use(efs_full_list(fs, f), expert);
 }
 
+/* The descriptor of the expert's file if the caller has its last lease, apart from that for mappings; < 0: none. */
+static int full_take_fd(struct efs_full *f)
+{
+    assert(f->state == EFS_FULL_READY && f->leases > f->mapped);
+    return f->leases - f->mapped > 1 ? -1 : efs_memfile_take_fd(f->memfile);
+}
+
+/* The caller has a lease. */
+static void full_set_mapped(struct efs_full_pool *pool, struct efs_full *f, bool mapped)
+{
+    if (f->mapped == mapped)
+        return;
+    f->mapped = mapped;
+    f->leases = mapped ? f->leases + 1 : f->leases - 1;
+    atomic_fetch_add(&pool->mapped_count, mapped ? 1u : UINT32_MAX);
+}
+
 bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
 {
     struct efs_full_pool *pool = fs->full;
     struct efs_full *f = &pool->at[expert];
-    assert(f->state == EFS_FULL_READY && f->leases > 0);
+    int open = full_take_fd(f);
+    if (open >= 0) {
+        *fd = open;
+        full_set_mapped(pool, f, true); /* it was not looked at yet */
+    }
     if (--f->leases)
         return false;
     assert(pool->leased_count > 0 && pool->leased_bytes >= f->memfile->bytes);
@@ -191,8 +213,54 @@ bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
     pool->leased_bytes -= f->memfile->bytes;
     pool->leased_evictable_bytes -= f->protected ? 0 : f->memfile->bytes;
     full_pin_end(fs, f);
-    *fd = efs_memfile_take_fd(f->memfile);
     return true;
+}
+
+void efs_full_release(struct efs *fs, uint32_t expert, int *fd)
+{
+    if (efs_full_unlease(fs, expert, fd)) {
+        efs_retry(fs, EFS_RETRY_BUDGET);  /* the budget may have been reduced during the lease */
+        efs_retry(fs, EFS_RETRY_EXTENTS); /* the chunk pool may grow again */
+    }
+    efs_retry(fs, EFS_RETRY_ADMIT); /* also after an earlier lease: its request may now hold nothing */
+}
+
+/* Looks for mappings by other processes, without the lock; the caller has a lease. fd: see full_take_fd(). */
+static void full_look(struct efs *fs, struct efs_full *f, int fd)
+{
+    efs_unlock(fs);
+    bool mapped = efs_memfile_is_mapped_elsewhere(&fs->full->memfiles, f->memfile, fd);
+    efs_lock(fs);
+    full_set_mapped(fs->full, f, mapped);
+}
+
+void efs_full_close(struct efs *fs, uint32_t expert)
+{
+    struct efs_full *f = &fs->full->at[expert];
+    int fd;
+    while ((fd = full_take_fd(f)) >= 0) /* again, if it was opened and closed meanwhile */
+        full_look(fs, f, fd);
+    efs_full_release(fs, expert, &fd);
+}
+
+void efs_full_sample(struct efs *fs, uint32_t most)
+{
+    struct efs_full_pool *pool = fs->full;
+    uint32_t count = fs->store->expert_count;
+    if (!atomic_load_explicit(&pool->mapped_count, memory_order_relaxed))
+        return;
+    efs_lock(fs);
+    for (uint32_t i = 0; i < count && most && pool->mapped_count; i++) {
+        uint32_t expert = pool->sampled = (pool->sampled + 1) % count;
+        struct efs_full *f = &pool->at[expert];
+        if (!f->mapped || f->leases > 1)
+            continue;
+        f->leases++;
+        full_look(fs, f, -1);
+        efs_full_close(fs, expert);
+        most--;
+    }
+    efs_unlock(fs);
 }
 
 bool efs_full_any_in_use(const struct efs *fs)

@@ -17,6 +17,7 @@ enum efs_full_state { EFS_FULL_NONE, EFS_FULL_FILLING, EFS_FULL_READY };
 struct efs_full {
     uint8_t state;            /* enum efs_full_state */
     bool protected;           /* kept full by the cache state: in the protected list, else in the evictable one */
+    bool mapped;              /* one of the leases is for processes that may still map the expert's closed file */
     uint32_t leases, readers; /* readers: copying from it now */
     struct efs_memfile *memfile;
     struct efs_request_item *waiters;
@@ -30,6 +31,8 @@ struct efs_full_pool {
     struct efs_memfile *free; /* free list: memory files that are not EXPORTED, with their pages, for reuse */
     uint32_t ready_count, leased_count, filling_count, copied_count;
     uint64_t leased_bytes, leased_evictable_bytes; /* of leased experts; of those that are not kept full */
+    _Atomic uint32_t mapped_count;                 /* of experts that are `mapped` */
+    uint32_t sampled;                              /* the expert with which efs_full_sample() goes on */
 };
 
 static inline const struct efs_full_pool *efs_full_pool(const struct efs *fs)
@@ -60,10 +63,18 @@ bool efs_full_is_unusable(const struct efs_full *full, enum efs_memfile_kind use
 void efs_full_evict(struct efs *fs, uint32_t expert);
 /* If efs_full_is_unusable(), calls efs_full_evict(). false: the expert stays. */
 bool efs_full_evict_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use);
-/* Starts or ends a lease on a READY expert. true: the last lease has ended, and the caller closes the descriptor
- * *fd. */
+/* Starts or ends a lease on a READY expert. *fd, if it is changed: its descriptor, which the caller closes; the expert
+ * is then `mapped`. true: the last lease has ended. */
 void efs_full_lease(struct efs *fs, uint32_t expert);
 bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd);
+/* efs_full_unlease(), with retries of what waits for memory. */
+void efs_full_release(struct efs *fs, uint32_t expert, int *fd);
+/* The same for the holder of a descriptor; the expert stays leased while another process maps it. Releases efs.lock for
+ * a few microseconds meanwhile. */
+void efs_full_close(struct efs *fs, uint32_t expert);
+/* Looks which of at most this number of `mapped` experts, in turns, are not mapped any more, because no event reports
+ * it, and ends their leases. Without lock. Called by the plan thread every 500 ms, and when memory is short. */
+void efs_full_sample(struct efs *fs, uint32_t most);
 bool efs_full_any_in_use(const struct efs *fs); /* any expert is leased, being filled or copied from */
 /* Fills: a NONE expert is being filled for this waiter; fresh: in memory without pages. Join: adds a waiter to a
  * FILLING expert and returns the previous newest one. Filled: the expert is READY in this memory file, or NONE (NULL);

@@ -14,7 +14,6 @@
 #define RESERVE_EXPERTS 16u     /* ... but room for this number of the largest experts, in full */
 #define LEAST_BYTES (1u << 20)  /* smaller files are not worth a memory file */
 #define CHARGE_BYTES (2u << 20) /* a huge page */
-#define SAMPLE_PLACES 32u       /* of a file that was not mapped, in 500 ms */
 
 static size_t file_bytes(const struct efs *fs, uint32_t file)
 {
@@ -247,30 +246,24 @@ void efs_whole_unpin(struct efs *fs, uint32_t file)
 
 /* ---- calls of the daemon; without lock ---- */
 
-/* Looks for mappings of a file that is not open: at all places if there were some, else at a few, in turns. */
-static void file_sample(struct efs *fs, struct efs_whole_file *f)
+/* Looks for mappings of an open file by other processes, without the lock. fd: its descriptor; < 0: none. */
+static void file_look(struct efs *fs, struct efs_whole_file *f, int fd)
 {
-    efs_lock(fs);
-    bool ready = f->state == EFS_WHOLE_READY && !f->opens, was = f->mapped;
-    if (!ready) {
-        efs_unlock(fs);
-        return;
-    }
-    const uint64_t from = f->sample, count = was ? UINT64_MAX : SAMPLE_PLACES;
-    file_pin_begin(fs, f);
-    f->readers++; /* keeps the memory file */
-    f->sample += SAMPLE_PLACES;
     efs_unlock(fs);
-    bool mapped = efs_memfile_is_mapped_elsewhere(f->memfile, from, count);
+    bool mapped = efs_memfile_is_mapped_elsewhere(&fs->full->memfiles, f->memfile, fd);
     efs_lock(fs);
-    f->readers--;
-    if (!f->opens && f->mapped == was && mapped != was) {
-        f->mapped = mapped;
-        fs->whole->opened_bytes += mapped ? f->charged_bytes : 0;
-        fs->whole->opened_bytes -= mapped ? 0 : f->charged_bytes;
-    }
+    f->mapped = mapped;
+}
+
+/* Ends an open, with the lock held; looks for mappings if it is the last. */
+static void file_close(struct efs *fs, struct efs_whole_file *f)
+{
+    assert(f->state == EFS_WHOLE_READY && f->opens > 0);
+    for (int fd; f->opens == 1 && (fd = efs_memfile_take_fd(f->memfile)) >= 0;)
+        file_look(fs, f, fd); /* again, if it was opened and closed meanwhile */
+    f->opens--;
+    fs->whole->opened_bytes -= f->opens || f->mapped ? 0 : f->charged_bytes;
     file_pin_end(fs, f);
-    efs_unlock(fs);
 }
 
 void efs_keep_files(struct efs *fs, efs_whole_fn *whole, void *arg)
@@ -292,8 +285,8 @@ int efs_file_open(struct efs *fs, uint32_t file)
     bool ready = f->state == EFS_WHOLE_READY && !fs->closing;
     if (ready) {
         file_pin_begin(fs, f);
-        files->opened_bytes += f->opens++ > 0 || f->mapped ? 0 : f->charged_bytes;
-        f->mapped = false;
+        files->opened_bytes += f->opens || f->mapped ? 0 : f->charged_bytes;
+        f->opens++;
         f->used = ++files->clock;
     }
     efs_unlock(fs);
@@ -307,24 +300,24 @@ int efs_file_open(struct efs *fs, uint32_t file)
 
 void efs_file_close(struct efs *fs, uint32_t file)
 {
-    struct efs_whole_file *f = &fs->whole->at[file];
-    int fd = -1;
     efs_lock(fs);
-    assert(f->state == EFS_WHOLE_READY && f->opens > 0);
-    f->mapped = --f->opens == 0;
-    if (f->mapped)
-        fd = efs_memfile_take_fd(f->memfile);
+    file_close(fs, &fs->whole->at[file]);
     efs_unlock(fs);
-    if (fd >= 0)
-        efs_sys_close(fd);
-    file_sample(fs, f);
 }
 
 void efs_whole_sample(struct efs *fs)
 {
     struct efs_whole_files *files = fs->whole;
-    for (uint32_t i = 0; atomic_load(&files->any) && i < files->count; i++)
-        file_sample(fs, &files->at[i]);
+    for (uint32_t i = 0; atomic_load(&files->any) && i < files->count; i++) {
+        struct efs_whole_file *f = &files->at[i];
+        efs_lock(fs);
+        if (f->mapped && !f->opens) {
+            f->opens++;
+            file_look(fs, f, -1);
+            file_close(fs, f);
+        }
+        efs_unlock(fs);
+    }
 }
 
 /* ---- */

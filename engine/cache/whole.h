@@ -25,8 +25,7 @@ enum efs_whole_state { EFS_WHOLE_NONE, EFS_WHOLE_FILLING, EFS_WHOLE_READY, EFS_W
 struct efs_whole_file {
     uint8_t state;               /* enum efs_whole_state */
     bool failed;                 /* a read of its bytes failed: not gathered again */
-    bool mapped;                 /* it is not open, but another process maps it */
-    uint64_t sample;             /* the place to look for mappings next */
+    bool mapped;                 /* another process mapped it when it was last closed */
     uint32_t opens;              /* efs_file_open() */
     uint32_t readers;            /* copying from it now */
     struct efs_memfile *memfile; /* READY */
@@ -96,8 +95,8 @@ bool efs_whole_will_free(const struct efs *fs);
  * _unpin() ends it. Both without lock. */
 const uint8_t *efs_whole_pin(struct efs *fs, uint32_t file, uint64_t end);
 void efs_whole_unpin(struct efs *fs, uint32_t file);
-/* Finds out which files that are not open other processes map. Without lock; the plan thread calls it every 500 ms,
- * because no event reports the begin or the end of a mapping. */
+/* Looks which mapped files are not mapped any more, because no event reports it. Without lock. Called by the plan
+ * thread every 500 ms, and when the budget is set. */
 void efs_whole_sample(struct efs *fs);
 void efs_whole_stats(const struct efs *fs, struct efs_stats *stats);
 

@@ -171,6 +171,13 @@ void efs_admission_cancel(struct efs *fs, efs_cancel_item_fn *cancelled, const v
  */
 errint_t efs_items_reserve(struct efs *fs, struct efs_request_item *items, uint32_t count);
 void efs_items_commit(struct efs *fs, struct efs_request_item *items, uint32_t count);
+/* The memory that a full expert needs: 0 if it is full, or being filled. */
+static inline uint64_t efs_full_missing_bytes(const struct efs *fs, uint32_t expert)
+{
+    return efs_full_of(fs, expert)->state == EFS_FULL_NONE ? efs_memfile_bytes(fs, expert) : 0;
+}
+/* Whether memory for full experts that need these bytes is not available because the rest is pinned. */
+bool efs_full_is_short(const struct efs *fs, uint64_t need);
 /* Whether several items wait that cannot be in memory at once, even if nothing else is. A single one is admitted
  * whenever nothing is pinned. */
 bool efs_items_are_oversize(const struct efs *fs, const struct efs_request_item *items, uint32_t count);
@@ -189,8 +196,6 @@ void efs_item_unpin(struct efs *fs, struct efs_request_item *item);
 void efs_item_free_load(struct efs_request_item *item); /* does nothing the second time */
 /* With efs.lock held: one more lease on a READY expert. */
 void efs_lease_get(struct efs *fs, uint32_t expert);
-/* With efs.lock held: ends it, except for efs_cache_release(). The caller closes *fd, if it is changed. */
-void efs_lease_put(struct efs *fs, uint32_t expert, int *fd);
 
 /* With efs.lock held: the item is answered with this error, or 0, after the lock is released. */
 void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error);

@@ -20,15 +20,6 @@ void efs_lease_get(struct efs *fs, uint32_t expert)
     efs_cache_leased(fs);
 }
 
-void efs_lease_put(struct efs *fs, uint32_t expert, int *fd)
-{
-    if (efs_full_unlease(fs, expert, fd)) {
-        efs_retry(fs, EFS_RETRY_BUDGET);  /* the budget may have been reduced during the lease */
-        efs_retry(fs, EFS_RETRY_EXTENTS); /* the chunk pool may grow again */
-    }
-    efs_retry(fs, EFS_RETRY_ADMIT); /* also after an earlier lease: its request may now hold nothing */
-}
-
 void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error)
 {
     item->load_error = error;

@@ -121,13 +121,10 @@ void efs_lease_release(struct efs_lease *lease)
     struct efs *fs = lease->fs;
     if (!efs_is_this_process(fs))
         return;
-    int fd = -1;
     efs_lock(fs);
-    efs_lease_put(fs, lease->expert, &fd);
+    efs_full_close(fs, lease->expert);
     efs_cache_release(fs, lease->expert);
     efs_unlock(fs);
-    if (fd >= 0)
-        efs_sys_close(fd);
 }
 
 errint_t efs_leases_build(struct efs *fs)

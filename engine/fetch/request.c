@@ -60,13 +60,13 @@ void efs_preload_end(struct efs *fs, uint32_t expert, enum efs_form form)
 }
 
 /* Releases an item that was READY or has just completed: its lease, or its references on extents. With efs.lock held.
- * *fd: see efs_full_unlease(). */
+ * *fd: see efs_full_release(). */
 static void item_release_locked(struct efs_request_item *item, struct efs_lease *lease, int *fd)
 {
     struct efs *fs = item->request->fs;
     efs_item_unhold(fs, item);
     if (lease)
-        efs_lease_put(fs, item->expert, fd);
+        efs_full_release(fs, item->expert, fd);
     else
         efs_item_unpin(fs, item);
     efs_cache_release(fs, item->expert);

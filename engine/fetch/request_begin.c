@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #define PRELOAD_SHARE 4 /* a preload loads experts full up to 1/4 of the budget, the rest coded */
+#define LOOK_MOST 32    /* experts that are looked at for mappings before memory is refused: some 300 us */
 
 static errint_t request_check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
                               struct efs_error *err)
@@ -137,6 +138,21 @@ static struct efs_request *request_new(struct efs *fs, const struct submission *
     return request;
 }
 
+/* If memory is short for lack of a look at mappings, looks which experts were unmapped. Without lock. */
+static void submission_look(struct efs *fs, const struct submission *s)
+{
+    uint64_t need = 0;
+    if (!atomic_load_explicit(&efs_full_pool(fs)->mapped_count, memory_order_relaxed))
+        return;
+    efs_lock(fs);
+    for (uint32_t i = 0; i < s->count; i++)
+        need += s->forms[i] == EFS_FORM_FULL ? efs_full_missing_bytes(fs, s->experts[i]) : 0;
+    bool is_short = efs_full_is_short(fs, need);
+    efs_unlock(fs);
+    if (is_short)
+        efs_full_sample(fs, LOOK_MOST);
+}
+
 static void request_begin(struct efs *fs, struct efs_request *request, const struct submission *s)
 {
     efs_lock(fs);
@@ -192,6 +208,7 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
         }
         return efs_fail(err, -ENOMEM, "no memory for a request");
     }
+    submission_look(fs, &s);
     request_begin(fs, request, &s);
     free(s.experts);
     if (how->preload || how->arrived)

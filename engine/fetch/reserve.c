@@ -99,18 +99,21 @@ static void full_unreserve(struct efs *fs, struct efs_request_item *item)
     item->memfile = NULL;
 }
 
-/* Memory for experts that are neither full nor being filled, and cannot be had because the rest is pinned: nothing has
- * to be evicted to find that out. */
-static bool full_is_short(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
+bool efs_full_is_short(const struct efs *fs, uint64_t need)
 {
-    uint64_t need = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (items[i].waiting && items[i].form == EFS_FORM_FULL &&
-            efs_full_of(fs, items[i].expert)->state == EFS_FULL_NONE)
-            need += efs_memfile_bytes(fs, items[i].expert);
     return need && efs_account_fixed(&fs->account) + fs->account.floor_segments * fs->arena.segment_bytes +
                            fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] + need >
                        fs->account.budget_bytes;
+}
+
+/* Nothing has to be evicted to find that out. */
+static bool items_are_short(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
+{
+    uint64_t need = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (items[i].waiting && items[i].form == EFS_FORM_FULL)
+            need += efs_full_missing_bytes(fs, items[i].expert);
+    return efs_full_is_short(fs, need);
 }
 
 /* ---- all items ---- */
@@ -196,7 +199,7 @@ static errint_t items_reserve(struct efs *fs, struct efs_request_item *items, ui
     for (uint32_t i = 0; i < count; i++)
         if (items[i].waiting && items[i].form == EFS_FORM_FULL)
             full_lease_ready(fs, &items[i]);
-    if (full_is_short(fs, items, count))
+    if (items_are_short(fs, items, count))
         return -ENOMEM;
     for (uint32_t i = 0; i < count && rc == 0; i++)
         if (items[i].waiting && items[i].form == EFS_FORM_CODED)

@@ -178,8 +178,13 @@ static errint_t export_named(struct efs_memfile *memfile)
     int fd = rc < 0 ? rc : efs_sys_openat(memfile->memfiles->readonly, name_of(memfile->name).text, O_RDONLY, 0);
     if (fd < 0)
         return fd;
-    /* A later write by mistake then faults instead of corrupting data. Failure of mprotect() is harmless. */
-    efs_sys_mprotect(memfile->data, memfile->bytes, PROT_READ);
+    /* Mapped by the same open file, which is then the only one: see efs_memfile_is_mapped_elsewhere(). A later write by
+     * mistake faults instead of corrupting data. */
+    if (!efs_sys_mmap(memfile->data, memfile->bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0)) {
+        rc = errno ? -errno : -ENOMEM;
+        efs_sys_close(fd);
+        return rc;
+    }
     memfile->fd = fd;
     memfile->kind = EFS_MEMFILE_EXPORTED;
     return 0;
@@ -253,25 +258,19 @@ int efs_memfile_take_fd(struct efs_memfile *memfile)
     return fd;
 }
 
-#define PAGEMAP_PRESENT (UINT64_C(1) << 63)
-#define PAGEMAP_EXCLUSIVE (UINT64_C(1) << 56) /* mapped by this process alone */
-#define PAGEMAP_STEP (2u << 20)
-
-bool efs_memfile_is_mapped_elsewhere(const struct efs_memfile *memfile, uint64_t from, uint64_t count)
+bool efs_memfile_is_mapped_elsewhere(struct efs_memfiles *memfiles, struct efs_memfile *memfile, int fd)
 {
-    bool mapped = false;
-    const uint64_t places = (memfile->bytes + PAGEMAP_STEP - 1) / PAGEMAP_STEP;
-    int fd = efs_sys_openat(AT_FDCWD, "/proc/self/pagemap", O_RDONLY, 0);
-    for (uint64_t i = 0; fd >= 0 && i < count && i < places && !mapped; i++) {
-        const uint8_t *at = memfile->data + (from + i) % places * PAGEMAP_STEP;
-        uint64_t entry;
-        if (efs_sys_pread(fd, &entry, sizeof(entry), (uintptr_t)at / EFS_ALIGN * sizeof(entry)) != sizeof(entry))
-            break;
-        mapped = (entry & PAGEMAP_PRESENT) && !(entry & PAGEMAP_EXCLUSIVE);
+    bool elsewhere = memfile->name != 0;
+    pthread_mutex_lock(&memfiles->lock);
+    if (elsewhere && memfile->fd < 0) { /* else it was exported again */
+        if (fd < 0 && memfile_export(memfile) == 0)
+            fd = efs_memfile_take_fd(memfile);
+        elsewhere = fd < 0 || efs_sys_is_sole_user(fd) == -EAGAIN;
     }
     if (fd >= 0)
         efs_sys_close(fd);
-    return mapped;
+    pthread_mutex_unlock(&memfiles->lock);
+    return elsewhere;
 }
 
 int efs_memfile_open_window(const struct efs_memfile *memfile)

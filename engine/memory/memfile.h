@@ -2,7 +2,7 @@
 /*
  * memfile.h - memory files: mapped memory for decoded experts, which can be passed to other processes. The functions
  * make system calls and are called without efs.lock. A memory file is used by one owner at a time; only
- * efs_memfile_export() and efs_memfile_make_window() may be called concurrently.
+ * efs_memfile_export(), efs_memfile_make_window() and efs_memfile_is_mapped_elsewhere() may be called concurrently.
  *
  * A memory file keeps no descriptor open, because the process may have few (RLIMIT_NOFILE): it is a file of a private
  * tmpfs that is opened by name when needed, or an anonymous shared mapping. The descriptor of an EXPORTED file stays
@@ -56,7 +56,7 @@ struct efs_memfiles {
                            available, memfds are used */
     _Atomic uint64_t named;
     _Atomic uint32_t windows; /* last id assigned to a window */
-    pthread_mutex_t lock;     /* guards kind during efs_memfile_export() and efs_memfile_make_window() */
+    pthread_mutex_t lock;     /* guards kind, and fd while it is opened, in functions that may be called concurrently */
 };
 
 /* tmpfs: try to create a private tmpfs. Call it before creating memory files. */
@@ -76,10 +76,11 @@ errint_t efs_memfile_export(struct efs_memfiles *memfiles, struct efs_memfile *m
 errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 /* Moves the descriptor of an EXPORTED file that is not in use to the caller, which closes it. < 0: it was not open. */
 int efs_memfile_take_fd(struct efs_memfile *memfile);
-/* Whether another process maps the file and has used its pages: the kernel closes a file that it serves from a memory
- * file when its descriptors are closed, although mappings of it remain. Looks in /proc/self/pagemap at `count` places,
- * 2 MiB apart, from place `from` on, modulo their number; takes about 1 us each. false if that cannot be read. */
-bool efs_memfile_is_mapped_elsewhere(const struct efs_memfile *memfile, uint64_t from, uint64_t count);
+/* Whether another process maps an EXPORTED file, or has it open: the kernel reports the close of a file that it serves
+ * from a memory file when the last descriptor is closed, although mappings of it remain. Closes fd, its descriptor from
+ * efs_memfile_take_fd(); if that is < 0, opens another one for the check. true also if it was exported again meanwhile
+ * or cannot be opened; false for anonymous memory, of which this cannot be found out. Takes a few microseconds. */
+bool efs_memfile_is_mapped_elsewhere(struct efs_memfiles *memfiles, struct efs_memfile *memfile, int fd);
 /* Opens a read-only descriptor of a WINDOW, to be passed to another process; it cannot be reopened for writing. The
  * caller closes it. -errno (-EMFILE, ...) on failure. */
 int efs_memfile_open_window(const struct efs_memfile *memfile);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory_left.h - memory that can be allocated without an OOM kill. Pages that clients still map after the engine freed
- * them are not in the budget, but they are charged to the memory cgroup and to the machine.
+ * memory_left.h - memory that can be allocated without an OOM kill. Pages of freed files in pipes, sockets and I/O in
+ * flight are not in the budget, but they are charged to the memory cgroup and to the machine.
  */
 #ifndef EFS_MEMORY_LEFT_H
 #define EFS_MEMORY_LEFT_H

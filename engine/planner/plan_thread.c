@@ -8,6 +8,7 @@
 #include "estimator.h"
 #include "history.h"
 #include "expertfs-private.h"
+#include "full.h"
 #include "kernels.h"
 #include "machine.h"
 #include "pools.h"
@@ -321,6 +322,7 @@ static void thread_plan(struct efs_plan_thread *s)
 #define DRIFT_EVERY 256u            /* requests between checks for drift */
 #define SAMPLE_NS 500000000u        /* between two readings of the memory that is left; ... */
 #define WAITING_SAMPLE_NS 50000000u /* ... while leases wait for room, or the budget is exceeded */
+#define SAMPLE_MAPPED 128u          /* experts that are looked at each time: a millisecond */
 
 /* ---- events ---- */
 
@@ -360,8 +362,8 @@ static bool has_drifted(struct efs_plan_thread *s)
     return efs_history_drifted(&s->skew, &s->recent, EFS_DRIFT_REPLAN);
 }
 
-/* Samples the memory that other processes leave; no event reports that they allocate or free it, or that the last
- * mapping of a memory file ends that was freed here. */
+/* Samples the memory that other processes leave, and which closed files they map; no event reports changes of either.
+ */
 struct sampler {
     uint64_t read_ns, counted_ns; /* the last reading; the last one that counts for a rise of the effective budget */
 };
@@ -381,6 +383,7 @@ static void sampler_read(struct sampler *sampler, struct efs *fs)
     sampler->read_ns = now;
     sampler->counted_ns = counts ? now : sampler->counted_ns;
     efs_whole_sample(fs);
+    efs_full_sample(fs, SAMPLE_MAPPED);
     efs_grow(fs, counts);
 }
 

@@ -256,7 +256,7 @@ static errint_t target_set(const struct target *target, const char *name, const 
     if (rc == -ENOMEM && strcmp(name, "budget") == 0)
         rc = -ERANGE; /* setfattr(1) prints strerror(): the value is out of range */
     if (!rc && held_bytes) {
-        efs_fail(err, 0, "%s=%s: open experts and readers still hold %llu bytes above it", name, value,
+        efs_fail(err, 0, "%s=%s: open and mapped files and readers still hold %llu bytes above it", name, value,
                  (unsigned long long)held_bytes);
     }
     return rc;

@@ -246,4 +246,69 @@ TEST_WITH(test_no_seals, NULL, reset)
     efs_close(fs);
 }
 
+static uint64_t leased(struct efs *fs)
+{
+    struct efs_stats s;
+    efs_stats(fs, &s);
+    return s.leased_experts;
+}
+
+/* Maps the file by an open of its own, as the kernel does for a reader, and does not use it. */
+static void *map_and_close(int fd)
+{
+    char link[40];
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    int other = open(link, O_RDONLY | O_CLOEXEC);
+    assert_true(other >= 0);
+    void *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, other, 0);
+    assert_ptr_not_equal(map, MAP_FAILED);
+    close(other);
+    return map;
+}
+
+/* An expert that is still mapped after its release stays leased, and is not evicted for others. */
+TEST_WITH(test_mapped, NULL, reset)
+{
+    struct efs_lease *lease;
+    struct efs_file_info info;
+    unsigned char header[8];
+    uint32_t file = 0;
+    need_tmpfs();
+    struct efs *fs = open_store();
+    while (efs_file_info(fs, file, &info) == 0 && info.kind != EFS_FILE_EXPERT)
+        file++;
+    assert_int_equal(lease_wait(fs, file, &lease), 0);
+    void *map = map_and_close(efs_lease_fd(lease));
+    const void *data = efs_lease_data(lease);
+    efs_lease_release(lease);
+    assert_int_equal(leased(fs), 1);
+    for (unsigned turn = 0; turn < 3; turn++) { /* again, once without its descriptor */
+        assert_int_equal(lease_wait(fs, file, &lease), 0);
+        assert_ptr_equal(efs_lease_data(lease), data);
+        assert_true(turn == 1 || efs_lease_fd(lease) >= 0);
+        efs_lease_release(lease);
+        assert_int_equal(leased(fs), 1);
+        assert_int_equal(efs_set(fs, "budget", turn ? "64M" : "48M", NULL, NULL), 0); /* looks for mappings */
+        assert_int_equal(leased(fs), 1);
+    }
+    assert_int_equal(read_wait(fs, file, NULL, 0, header, sizeof(header)), sizeof(header));
+    assert_memory_equal(map, header, sizeof(header));
+    munmap(map, 4096);
+    assert_int_equal(efs_set(fs, "budget", "64M", NULL, NULL), 0);
+    assert_int_equal(leased(fs), 0);
+    assert_int_equal(lease_wait(fs, file, &lease), 0);
+    map = map_and_close(efs_lease_fd(lease));
+    efs_lease_release(lease);
+    munmap(map, 4096);
+    for (unsigned tries = 0; tries < 5000 && leased(fs); tries++) /* the plan thread looks, too */
+        usleep(2000);
+    assert_int_equal(leased(fs), 0);
+    assert_int_equal(lease_wait(fs, file, &lease), 0);
+    map = map_and_close(efs_lease_fd(lease));
+    efs_lease_release(lease);
+    efs_close(fs); /* while it is mapped */
+    assert_memory_equal(map, header, sizeof(header));
+    munmap(map, 4096);
+}
+
 TEST_MAIN(setup, fixture_teardown)

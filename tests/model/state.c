@@ -159,15 +159,15 @@ static uint64_t extents_hash(const struct efs *fs)
 
 static uint64_t memfile_hash(const struct efs_memfile *memfile)
 {
-    return memfile ? MIX(1, memfile->kind, memfile->populated) : 0;
+    return memfile ? MIX(1, memfile->kind, memfile->populated, memfile->fd >= 0) : 0;
 }
 
 static uint64_t full_hash(const struct efs *fs)
 {
-    uint64_t hash = fs->full->copied_count;
+    uint64_t hash = MIX(fs->full->copied_count, fs->full->sampled);
     for (uint32_t e = 0; e < fs->store->expert_count; e++) {
         const struct efs_full *f = efs_full_of(fs, e);
-        hash = MIX(hash, f->state, f->protected, f->leases, f->readers, memfile_hash(f->memfile));
+        hash = MIX(hash, f->state, f->protected, f->mapped, f->leases, f->readers, memfile_hash(f->memfile));
         for (const struct efs_request_item *item = f->waiters; item; item = item->next_waiter)
             hash = MIX(hash, listed(item), item->got == EFS_GOT_MEMFILE ? memfile_hash(item->memfile) : 0);
     }
@@ -342,7 +342,7 @@ static uint64_t shared_hash(const struct efs *fs)
 
 static uint64_t callers_hash(void)
 {
-    uint64_t hash = MIX(world->failed, world->cancelled, world->shrunk);
+    uint64_t hash = MIX(world->failed, world->cancelled, world->unmapped, world->shrunk);
     for (unsigned n = 0; n < world->caller_count; n++) {
         const struct caller *c = &world->callers[n];
         hash = MIX(hash, c->stage, c->ended, c->request != NULL, c->lease != NULL, (uint64_t)(uintptr_t)c->oversize);
@@ -359,6 +359,21 @@ uint64_t state_step_name(struct step step)
     if (step.kind == STEP_READ || step.kind == STEP_READ_FAILS)
         return MIX(2, step.kind, read_hash(world->fs, one_thread->reads[step.at]));
     return MIX(3, step.kind, step.at, step.item);
+}
+
+void world_describe(struct step step, char *text, size_t bytes)
+{
+    static const char *const names[] = {"job",     "read",   "read fails", "begin", "drop",
+                                        "release", "cancel", "budget",     "look",  "resume"};
+    if (step.kind == STEP_READ || step.kind == STEP_READ_FAILS)
+        snprintf(text, bytes, "%s at offset %llu", names[step.kind],
+                 (unsigned long long)one_thread->reads[step.at]->offset);
+    else if (step.kind == STEP_JOB)
+        snprintf(text, bytes, "job %u of %u", step.at, one_thread->job_count);
+    else if (step.kind == STEP_RESUME)
+        snprintf(text, bytes, "thread %u goes on", step.at);
+    else
+        snprintf(text, bytes, "%s of caller %u, expert %u", names[step.kind], step.at, step.item);
 }
 
 uint64_t state_hash(void)

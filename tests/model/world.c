@@ -377,6 +377,8 @@ unsigned world_steps(struct step steps[STEPS_MAX])
         count = caller_steps(n, steps, count);
     if (world->plan->shrink_segments && world->shrunk < 2 && !is_suspended(OWNER_BUDGET))
         count = add(steps, count, STEP_BUDGET, 0, 0);
+    if (((world->plan->maps && !world->unmapped) || world->fs->full->mapped_count) && !is_suspended(OWNER_BUDGET))
+        count = add(steps, count, STEP_LOOK, 0, 0);
     for (unsigned i = 0; i <= THREADS_MAX && world->threads; i++)
         if (threads_is_suspended(world->threads, i))
             count = add(steps, count, STEP_RESUME, i, 0);
@@ -426,6 +428,10 @@ static void run_step(struct step step)
     case STEP_BUDGET:
         run_budget();
         break;
+    case STEP_LOOK:
+        world->unmapped = true;
+        efs_full_sample(world->fs, UINT32_MAX);
+        break;
     case STEP_RESUME:
         break;
     }
@@ -435,7 +441,7 @@ static uint32_t owner_of(struct step step)
 {
     return step.kind == STEP_JOB                                    ? OWNER_WORKER
            : step.kind == STEP_READ || step.kind == STEP_READ_FAILS ? OWNER_IO
-           : step.kind == STEP_BUDGET                               ? OWNER_BUDGET
+           : step.kind == STEP_BUDGET || step.kind == STEP_LOOK     ? OWNER_BUDGET
                                                                     : step.at;
 }
 
@@ -478,19 +484,4 @@ bool world_is_final(void)
     for (unsigned i = 0; i <= THREADS_MAX && world->threads; i++)
         final = final && !threads_is_suspended(world->threads, i);
     return final;
-}
-
-void world_describe(struct step step, char *text, size_t bytes)
-{
-    static const char *const names[] = {"job",     "read",   "read fails", "begin", "drop",
-                                        "release", "cancel", "budget",     "resume"};
-    if (step.kind == STEP_READ || step.kind == STEP_READ_FAILS)
-        snprintf(text, bytes, "%s at offset %llu", names[step.kind],
-                 (unsigned long long)one_thread->reads[step.at]->offset);
-    else if (step.kind == STEP_JOB)
-        snprintf(text, bytes, "job %u of %u", step.at, one_thread->job_count);
-    else if (step.kind == STEP_RESUME)
-        snprintf(text, bytes, "thread %u goes on", step.at);
-    else
-        snprintf(text, bytes, "%s of caller %u, expert %u", names[step.kind], step.at, step.item);
 }

@@ -43,6 +43,7 @@ struct model_plan {
     unsigned segments, memfiles; /* the budget, above fixed memory */
     unsigned shrink_segments;    /* the budget is lowered by this number of segments once, and raised again; 0: never */
     bool fails;                  /* one read fails with -EIO */
+    bool maps;                   /* processes map the files of openers, until the first STEP_LOOK */
     unsigned threads;            /* steps that may be suspended at a time, where they take the lock; 0: none */
     bool is_long;                /* many states: only in the long tier */
     bool piecewise;              /* a fault: requests get memory expert by expert, and wait while they hold some */
@@ -78,6 +79,7 @@ struct world {
     unsigned caller_count;
     struct caller callers[CALLERS_MAX];
     bool failed, cancelled;                 /* a read, a caller */
+    bool unmapped;                          /* after the first STEP_LOOK */
     uint8_t shrunk;                         /* 0: not yet; 1: now; 2: raised again */
     uint8_t memfile_tags[MEMFILES_MAX + 1]; /* the last: of no memory file */
     bool memfile_used[MEMFILES_MAX + 1];
@@ -94,6 +96,7 @@ enum step_kind {
     STEP_RELEASE,
     STEP_CANCEL,
     STEP_BUDGET,
+    STEP_LOOK, /* for mappings, by the plan thread */
     STEP_RESUME
 };
 

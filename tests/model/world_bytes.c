@@ -218,7 +218,16 @@ static errint_t memfile_become(struct efs_memfile *memfile, enum efs_memfile_kin
 WRAPPED(errint_t, efs_memfile_export, (struct efs_memfiles * memfiles, struct efs_memfile *memfile))
 {
     (void)memfiles;
-    return memfile_become(memfile, EFS_MEMFILE_EXPORTED);
+    errint_t rc = memfile_become(memfile, EFS_MEMFILE_EXPORTED);
+    memfile->fd = rc == 0 ? 0 : memfile->fd;
+    return rc;
+}
+
+WRAPPED(bool, efs_memfile_is_mapped_elsewhere, (struct efs_memfiles * memfiles, struct efs_memfile *memfile, int fd))
+{
+    (void)memfiles;
+    (void)fd;
+    return memfile->fd >= 0 || (world->plan->maps && !world->unmapped);
 }
 
 WRAPPED(errint_t, efs_memfile_make_window, (struct efs_memfiles * memfiles, struct efs_memfile *memfile))
@@ -243,6 +252,11 @@ WRAPPED(void *, efs_sys_mmap, (void *address, size_t bytes, int prot, int flags,
     if (world && flags & MAP_FIXED)
         return address;
     return __real_efs_sys_mmap(address, bytes, reserves ? PROT_READ | PROT_WRITE : prot, flags, fd, offset);
+}
+
+WRAPPED(int, efs_sys_close, (int fd))
+{
+    return world && fd == 0 ? 0 : __real_efs_sys_close(fd); /* 0: of efs_memfile_export() */
 }
 
 WRAPPED(int, efs_sys_madvise, (void *address, size_t bytes, int advice))
