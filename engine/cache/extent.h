@@ -198,17 +198,14 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
 /* Whether no load is in flight, all references are of waiters with `long_term`, and no memory is being freed: no memory
  * becomes available until a client drops an expert. */
 bool efs_extents_only_long_refs(const struct efs *fs);
-/* Requests an extent. true: it is in memory and referenced; false: waiter->job is pushed later. */
-bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
-/* The same for a reader of this pace: extents loaded for a scan are scan extents, until another reader requests them.
- */
-bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter);
+/* Requests an extent, for a reader of this pace: extents loaded for a scan are scan extents, until another reader
+ * requests them. true: it is in memory and referenced; false: waiter->job is pushed later. It does not fail for lack of
+ * memory after efs_extent_reserve(). */
+bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter);
 /* Takes all memory that a long-term waiter needs of an extent, without starting a load. In the same critical section
- * efs_extent_commit() or efs_extent_unreserve() follows. -EAGAIN: blocks are in use, the extent is being made by a
+ * efs_extent_request() or efs_extent_unreserve() follows. -EAGAIN: blocks are in use, the extent is being made by a
  * demotion, or its load is being cancelled; -ENOMEM. */
 errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
-/* As efs_extent_request(), which then cannot fail for lack of memory. */
-bool efs_extent_commit(struct efs *fs, struct efs_extent_waiter *waiter);
 void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter);
 /* Drops an extent without references, kept or not, except those of experts that a user has pinned: its bytes are in
  * memory elsewhere. */

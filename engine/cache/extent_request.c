@@ -11,42 +11,61 @@
 #include <assert.h>
 #include <errno.h>
 
-bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter)
+/* Takes an extent that is loaded for a reservation off the queue for memory. */
+static void queue_remove(struct efs *fs, struct efs_extent *x)
 {
-    efs_extent_accessed(fs, extent, pace);
-    return efs_extent_request(fs, extent, waiter);
+    struct efs_extent **at = &fs->extents->waiting;
+    while (*at != x)
+        at = &(*at)->next_waiting;
+    efs_extent_dequeue(fs, at);
 }
 
-bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
+/* The extent has no waiters and is not being loaded: loads it, or queues it for memory. */
+static void extent_load_or_queue(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents->at[extent];
-    efs_extent_used(fs, x);
-    x->prefetched = false;
-    waiter->extent = extent;
-    waiter->error = 0;
-    if (efs_extent_is_complete(x) && !fs->admission_starved) {
-        efs_extent_ref(fs, x, waiter);
-        x->evict_first = false;
-        efs_extent_enlist(fs, extent);
-        return true;
-    }
-    if (efs_extent_is_complete(x)) { /* its memory may be needed: read uncached, so that the references on it end */
-        efs_extent_complete_waiter(fs, x, waiter, -ENOMEM);
-        return false;
-    }
-    waiter->next = x->waiters;
-    x->waiters = waiter;
-    if (x->state != EFS_EXTENT_IDLE) {
-        efs_extent_load_raise(fs, extent);
-        return false;
-    }
     errint_t rc = fs->closing                                     ? -ECANCELED
                   : fs->extents->waiting || fs->admission_starved ? -EAGAIN
                                                                   : efs_extent_load(fs, extent, EFS_LOAD_DEMAND, NULL);
     if (rc == -EAGAIN)
         efs_extent_wait_for_memory(fs, extent);
     else if (rc < 0)
-        efs_extent_complete_waiters(fs, x, rc);
+        efs_extent_complete_waiters(fs, &fs->extents->at[extent], rc);
+}
+
+bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter)
+{
+    struct efs_extent *x = &fs->extents->at[extent];
+    enum efs_reserved reserved = (enum efs_reserved)waiter->reserved;
+    bool complete = efs_extent_is_complete(x), referenced = reserved == EFS_RESERVED_REF;
+    efs_extent_accessed(fs, extent, pace);
+    efs_extent_used(fs, x);
+    x->prefetched = false;
+    waiter->extent = extent;
+    waiter->reserved = EFS_RESERVED_NOTHING;
+    waiter->error = 0;
+    if (complete && fs->admission_starved && !referenced) {
+        /* its memory may be needed: read uncached, so that the references on it end */
+        efs_extent_complete_waiter(fs, x, waiter, -ENOMEM);
+        return false;
+    }
+    if (complete) {
+        if (!referenced)
+            efs_extent_ref(fs, x, waiter);
+        x->evict_first = false;
+        efs_extent_enlist(fs, extent);
+        return true;
+    }
+    waiter->next = x->waiters;
+    x->waiters = waiter;
+    if (reserved == EFS_RESERVED_LOAD) {
+        if (waiter->load->was == EFS_EXTENT_QUEUED)
+            queue_remove(fs, x);
+        efs_extent_load_start(fs, waiter->load);
+    } else if (x->state != EFS_EXTENT_IDLE) {
+        efs_extent_load_raise(fs, extent);
+    } else {
+        extent_load_or_queue(fs, extent);
+    }
     return false;
 }
 
@@ -92,37 +111,6 @@ void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter)
     else if (waiter->reserved == EFS_RESERVED_LOAD)
         efs_extent_load_abandon(fs, waiter->load);
     waiter->reserved = EFS_RESERVED_NOTHING;
-}
-
-/* Takes an extent that is loaded for a reservation off the queue for memory. */
-static void queue_remove(struct efs *fs, struct efs_extent *x)
-{
-    struct efs_extent **at = &fs->extents->waiting;
-    while (*at != x)
-        at = &(*at)->next_waiting;
-    efs_extent_dequeue(fs, at);
-}
-
-bool efs_extent_commit(struct efs *fs, struct efs_extent_waiter *waiter)
-{
-    struct efs_extent *x = &fs->extents->at[waiter->extent];
-    enum efs_reserved reserved = (enum efs_reserved)waiter->reserved;
-    waiter->reserved = EFS_RESERVED_NOTHING;
-    if (reserved == EFS_RESERVED_READING)
-        return efs_extent_request(fs, waiter->extent, waiter);
-    efs_extent_used(fs, x);
-    x->prefetched = false;
-    if (reserved == EFS_RESERVED_REF) {
-        x->evict_first = false;
-        efs_extent_enlist(fs, waiter->extent);
-        return true;
-    }
-    if (waiter->load->was == EFS_EXTENT_QUEUED)
-        queue_remove(fs, x);
-    waiter->next = x->waiters;
-    x->waiters = waiter;
-    efs_extent_load_start(fs, waiter->load);
-    return false;
 }
 
 /* ---- queue for memory ---- */

@@ -184,7 +184,7 @@ static void gather_step(struct efs_job *job, struct efs_codec_scratch *scratch)
     }
     struct gather_next next = next_at(fs, file, f->filled_bytes);
     files->waiter.job.run = gather_loaded;
-    bool loaded = efs_extent_request_paced(fs, next.extent, EFS_PACE_SCAN, &files->waiter);
+    bool loaded = efs_extent_request(fs, next.extent, EFS_PACE_SCAN, &files->waiter);
     efs_unlock(fs);
     if (loaded)
         gather_decode(fs, file, scratch);

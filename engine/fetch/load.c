@@ -247,8 +247,7 @@ void efs_item_request_parts(struct efs_request_item *item)
     struct efs *fs = item->request->fs;
     for (uint32_t i = 0; i < item->part_count; i++) {
         struct efs_part *p = &item->parts[i];
-        if (p->waiter.reserved ? efs_extent_commit(fs, &p->waiter)
-                               : efs_extent_request(fs, p->waiter.extent, &p->waiter))
+        if (efs_extent_request(fs, p->waiter.extent, EFS_PACE_RANDOM, &p->waiter))
             p->early = true;
         else
             item->from_disk = true;

@@ -342,7 +342,7 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
         parts_add(&served->direct, p);
         return false;
     }
-    if (efs_extent_request_paced(fs, p->waiter.extent, step->pace, &p->waiter)) {
+    if (efs_extent_request(fs, p->waiter.extent, step->pace, &p->waiter)) {
         efs_count(&fs->stats, reads_c, 1);
         return true;
     }
