@@ -136,7 +136,7 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
     }
     for (unsigned list = 0; list < EFS_LISTS; list++)
         efs_lru_init(&fs->extents->lists[list], &fs->extents->at[0].link, sizeof(struct efs_extent));
-    fs->extents->waiting_tail = &fs->extents->waiting;
+    efs_lru_init(&fs->extents->waiting, &fs->extents->at[0].waiting, sizeof(struct efs_extent));
     return 0;
 }
 

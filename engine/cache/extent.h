@@ -73,11 +73,9 @@ struct efs_extent {
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit per shard: its checksums were verified */
     struct efs_link link;     /* in its list */
+    struct efs_link waiting;  /* in state EFS_EXTENT_QUEUED */
     struct efs_extent_waiter *waiters;
-    union {
-        struct efs_extent *next_waiting; /* in state EFS_EXTENT_QUEUED */
-        struct efs_extent_load *load;    /* if unrequested */
-    };
+    struct efs_extent_load *load; /* if unrequested */
 };
 
 /* Reasons for loading an extent: a waiter; read-ahead for a reader; a prediction; idle disk time. A load becomes
@@ -114,8 +112,8 @@ struct efs_extents {
     uint64_t all_bytes;     /* coded bytes of all extents */
     struct efs_lru lists[EFS_LISTS];
     struct efs_streams streams;
-    uint64_t scan_bytes; /* of all extents */
-    struct efs_extent *waiting, **waiting_tail;
+    uint64_t scan_bytes;                         /* of all extents */
+    struct efs_lru waiting;                      /* for memory */
     uint64_t ahead_bytes;                        /* read ahead and not used yet */
     uint32_t refs, long_refs;                    /* references on all extents; those of waiters with `long_term` */
     _Atomic(struct efs_extent_waiter *) used_up; /* whose references efs_extents_put_used_up() drops */
@@ -148,6 +146,12 @@ static inline uint32_t efs_object_extent_first(const struct efs *fs, uint32_t ob
 static inline uint32_t efs_object_extent_end(const struct efs *fs, uint32_t object)
 {
     return fs->extents->object_first[object + 1];
+}
+
+/* Whether an extent waits for memory. */
+static inline bool efs_extents_wait(const struct efs *fs)
+{
+    return fs->extents->waiting.oldest != EFS_NONE;
 }
 
 static inline struct efs_streams *efs_extents_streams(struct efs *fs)

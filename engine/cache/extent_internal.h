@@ -146,8 +146,6 @@ void efs_extent_complete_waiter(struct efs *fs, struct efs_extent *x, struct efs
 void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t error);
 /* Loads and decodes in flight have released memory: retries what waits for it. */
 void efs_extents_retry_waiting(struct efs *fs);
-/* Removes the extent at this place from the queue for memory; the caller loads it or sets its state to IDLE. */
-void efs_extent_dequeue(struct efs *fs, struct efs_extent **at);
 
 /* ---- extent_decode.c ---- */
 /* A range of bytes inside one shard. efs_piece_at() returns the longest one that starts at offset `at` of the object;

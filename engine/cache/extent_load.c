@@ -340,7 +340,7 @@ bool efs_extent_is_being_read(const struct efs *fs, uint32_t extent)
  * that read-ahead does not evict itself. */
 static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
 {
-    if (fs->extents->waiting || fs->admission_starved || fs->closing ||
+    if (efs_extents_wait(fs) || fs->admission_starved || fs->closing ||
         fs->extents->ahead_bytes + bytes > efs_account_available(&fs->account) / 2 ||
         efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_READAHEAD, NULL) < 0)
         return false;

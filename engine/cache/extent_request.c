@@ -11,20 +11,11 @@
 #include <assert.h>
 #include <errno.h>
 
-/* Takes an extent that is loaded for a reservation off the queue for memory. */
-static void queue_remove(struct efs *fs, struct efs_extent *x)
-{
-    struct efs_extent **at = &fs->extents->waiting;
-    while (*at != x)
-        at = &(*at)->next_waiting;
-    efs_extent_dequeue(fs, at);
-}
-
 /* The extent has no waiters and is not being loaded: loads it, or queues it for memory. */
 static void extent_load_or_queue(struct efs *fs, uint32_t extent)
 {
     errint_t rc = fs->closing                                     ? -ECANCELED
-                  : fs->extents->waiting || fs->admission_starved ? -EAGAIN
+                  : efs_extents_wait(fs) || fs->admission_starved ? -EAGAIN
                                                                   : efs_extent_load(fs, extent, EFS_LOAD_DEMAND, NULL);
     if (rc == -EAGAIN)
         efs_extent_wait_for_memory(fs, extent);
@@ -59,7 +50,7 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, str
     x->waiters = waiter;
     if (reserved == EFS_RESERVED_LOAD) {
         if (waiter->load->was == EFS_EXTENT_QUEUED)
-            queue_remove(fs, x);
+            efs_lru_remove(&fs->extents->waiting, extent);
         efs_extent_load_start(fs, waiter->load);
     } else if (x->state != EFS_EXTENT_IDLE) {
         efs_extent_load_raise(fs, extent);
@@ -115,32 +106,19 @@ void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter)
 
 /* ---- queue for memory ---- */
 
-/* Nothing is in flight, and clients hold all memory: the waiters of all queued extents read uncached. */
-static void queue_read_uncached(struct efs *fs)
-{
-    for (struct efs_extent *x; (x = fs->extents->waiting);) {
-        efs_extent_dequeue(fs, &fs->extents->waiting);
-        x->state = EFS_EXTENT_IDLE;
-        efs_extent_complete_waiters(fs, x, -ENOMEM);
-    }
-}
-
 void efs_extents_retry(struct efs *fs)
 {
-    while (fs->extents->waiting && (fs->closing || !fs->admission_starved)) {
-        struct efs_extent *x = fs->extents->waiting;
-        errint_t rc =
-            fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_DEMAND, NULL);
-        if (rc == -EAGAIN) {
-            if (efs_extents_only_long_refs(fs))
-                queue_read_uncached(fs);
+    for (uint32_t i; (i = fs->extents->waiting.oldest) != EFS_NONE && (fs->closing || !fs->admission_starved);) {
+        struct efs_extent *x = &fs->extents->at[i];
+        errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, i, EFS_LOAD_DEMAND, NULL);
+        if (rc == -EAGAIN && !efs_extents_only_long_refs(fs))
             break;
-        }
-        efs_extent_dequeue(fs, &fs->extents->waiting);
-        if (rc < 0) {
-            x->state = EFS_EXTENT_IDLE;
-            efs_extent_complete_waiters(fs, x, rc);
-        }
+        efs_lru_remove(&fs->extents->waiting, i);
+        if (rc == 0)
+            continue;
+        x->state = EFS_EXTENT_IDLE;
+        /* -EAGAIN: nothing is in flight, and clients hold all memory: the waiters read uncached */
+        efs_extent_complete_waiters(fs, x, rc == -EAGAIN ? -ENOMEM : rc);
     }
     efs_extents_set_wanted(fs);
 }

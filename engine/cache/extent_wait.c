@@ -95,7 +95,7 @@ void efs_extent_put_later(struct efs *fs, struct efs_extent_waiter *waiter)
 
 void efs_extents_set_wanted(struct efs *fs)
 {
-    bool wanted = fs->extents->waiting || fs->items_waiting;
+    bool wanted = efs_extents_wait(fs) || fs->items_waiting;
     atomic_store(&fs->extents->wanted, wanted);
     if (wanted)
         efs_extents_put_used_up(fs);
@@ -105,27 +105,16 @@ void efs_extents_set_wanted(struct efs *fs)
 
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents->at[extent];
-    x->state = EFS_EXTENT_QUEUED;
-    x->next_waiting = NULL;
-    *fs->extents->waiting_tail = x;
-    fs->extents->waiting_tail = &x->next_waiting;
+    fs->extents->at[extent].state = EFS_EXTENT_QUEUED;
+    efs_lru_insert(&fs->extents->waiting, extent, true);
     efs_extents_set_wanted(fs);
     if (efs_extents_only_long_refs(fs)) /* nothing in flight will request this retry */
         efs_retry(fs, EFS_RETRY_EXTENTS);
 }
 
-void efs_extent_dequeue(struct efs *fs, struct efs_extent **at)
-{
-    struct efs_extents *extents = fs->extents;
-    if (extents->waiting_tail == &(*at)->next_waiting)
-        extents->waiting_tail = at;
-    *at = (*at)->next_waiting;
-}
-
 void efs_extents_retry_waiting(struct efs *fs)
 {
-    if (fs->extents->waiting)
+    if (efs_extents_wait(fs))
         efs_retry(fs, EFS_RETRY_EXTENTS);
     if (fs->admission_starved)
         efs_retry(fs, EFS_RETRY_ADMIT);

@@ -25,7 +25,7 @@ static bool next_slab(struct efs *fs)
     bool may_grow =
         (f->slabs + 1) * EFS_FRAGMENT_SLAB <= efs_account_available(&fs->account) / POOL_SHARE || f->slabs == 0;
     bool have = may_grow && efs_arena_alloc(&fs->arena, EFS_FRAGMENT_SLAB, false, &block);
-    while (may_grow && !have && !fs->extents->waiting && efs_extents_reclaim(fs, EFS_LOAD_PREFETCH))
+    while (may_grow && !have && !efs_extents_wait(fs) && efs_extents_reclaim(fs, EFS_LOAD_PREFETCH))
         have = efs_arena_alloc(&fs->arena, EFS_FRAGMENT_SLAB, false, &block);
     if (have) {
         struct efs_fragment_slab *slab = (void *)block.data;

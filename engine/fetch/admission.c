@@ -310,7 +310,7 @@ bool efs_admission_is_live(const struct efs *fs)
     bool retried = fs->queue_starts || fs->deferred.admitted || fs->deferred.retries & 1u << EFS_RETRY_ADMIT;
     bool in_flight = !efs_extents_only_long_refs(fs);
     return (fs->items_waiting == 0 || retried || memory_will_come(fs)) &&
-           (!fs->admission_starved || retried || in_flight) && (!efs_extents(fs)->waiting || retried || in_flight);
+           (!fs->admission_starved || retried || in_flight) && (!efs_extents_wait(fs) || retried || in_flight);
 }
 
 void efs_admission_run(struct efs *fs)

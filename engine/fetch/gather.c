@@ -48,14 +48,14 @@ static uint64_t extent_end(const struct efs *fs, uint32_t file, uint64_t at, uin
 
 static bool others_wait(const struct efs *fs)
 {
-    return fs->items_waiting > 0 || efs_extents(fs)->waiting;
+    return fs->items_waiting > 0 || efs_extents_wait(fs);
 }
 
 /* Whether a reader waits for the disk. */
 static bool disk_is_needed(const struct efs *fs)
 {
     const struct efs_extents *extents = efs_extents(fs);
-    return extents->waiting || extents->loads[EFS_LOAD_DEMAND] + extents->loads[EFS_LOAD_READAHEAD] > 0;
+    return efs_extents_wait(fs) || extents->loads[EFS_LOAD_DEMAND] + extents->loads[EFS_LOAD_READAHEAD] > 0;
 }
 
 /* With lock held: the next job, or the end of this one. */

@@ -36,7 +36,7 @@ const char *efs_prefetcher_warm(const struct efs *fs)
 bool efs_prefetcher_engine_is_idle(const struct efs *fs)
 {
     const struct efs_extents *extents = efs_extents(fs);
-    return !extents->waiting && extents->loads[EFS_LOAD_DEMAND] + extents->loads[EFS_LOAD_READAHEAD] == 0 &&
+    return !efs_extents_wait(fs) && extents->loads[EFS_LOAD_DEMAND] + extents->loads[EFS_LOAD_READAHEAD] == 0 &&
            fs->items_waiting == 0 && fs->account.bytes[EFS_ACCOUNT_RETIRING] == 0;
 }
 

@@ -212,7 +212,7 @@ static void run_seed(uint64_t number)
     }
     while (step())
         ;
-    bool good = fs->items_waiting == 0 && fs->coded_pinned == 0 && fs->extents->refs == 0 && !fs->extents->waiting &&
+    bool good = fs->items_waiting == 0 && fs->coded_pinned == 0 && fs->extents->refs == 0 && !efs_extents_wait(fs) &&
                 fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] == 0 && fs->in_flight == 1;
     for (unsigned i = 0; i < CALLERS; i++)
         good = good && callers[i].stage == CALLER_DONE;

@@ -145,8 +145,8 @@ static uint64_t extents_hash(const struct efs *fs)
         for (const struct efs_extent_waiter *w = x->waiters; w; w = w->next)
             hash = mix(hash, listed(w));
     }
-    for (const struct efs_extent *x = all->waiting; x; x = x->next_waiting)
-        hash = MIX(hash, 1, (uint64_t)(x - all->at));
+    for (uint32_t x = all->waiting.oldest; x != EFS_NONE; x = efs_lru_newer(&all->waiting, x))
+        hash = MIX(hash, 1, x);
     for (unsigned i = 0; i < EFS_LISTS; i++, hash = mix(hash, 2))
         for (uint32_t x = all->lists[i].oldest; x != EFS_NONE; x = efs_lru_newer(&all->lists[i], x))
             hash = mix(hash, x);
@@ -391,7 +391,7 @@ void state_count(struct situations *s)
     const struct efs *fs = world->fs;
     s->waiting += fs->items_waiting != 0;
     s->starved += fs->admission_starved;
-    s->extents_wait += fs->extents->waiting != NULL;
+    s->extents_wait += efs_extents_wait(fs);
     s->retiring += fs->account.bytes[EFS_ACCOUNT_RETIRING] != 0;
     s->filling += fs->full->filling_count != 0;
     s->blocking += fs->blocking_pushed;
@@ -407,7 +407,7 @@ static void check_final(const struct efs *fs)
     assert_int_equal(fs->coded_pinned, 0);
     assert_int_equal(fs->extents->refs, 0);
     assert_int_equal(fs->extents->long_refs, 0);
-    assert_null(fs->extents->waiting);
+    assert_false(efs_extents_wait(fs));
     assert_int_equal(fs->account.bytes[EFS_ACCOUNT_FULL_PINNED], 0);
     assert_int_equal(fs->account.bytes[EFS_ACCOUNT_CODED_PINNED], 0);
     assert_int_equal(fs->account.bytes[EFS_ACCOUNT_UNTOUCHED], 0);
