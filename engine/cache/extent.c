@@ -99,19 +99,15 @@ uint32_t efs_extents_size(struct efs *fs, size_t max_bytes)
     if (max_bytes != fs->extents->max_bytes) {
         fs->extents->max_bytes = max_bytes;
         fs->extents->count = extents_layout(fs, NULL, NULL);
+        fs->extents->loads_max = fs->extents->count < LOADS_MAX ? fs->extents->count : LOADS_MAX;
     }
     return fs->extents->count;
-}
-
-static uint32_t load_count(const struct efs *fs)
-{
-    return fs->extents->count < LOADS_MAX ? fs->extents->count : LOADS_MAX;
 }
 
 uint64_t efs_extents_table_bytes(const struct efs *fs)
 {
     return (uint64_t)fs->extents->count * sizeof(struct efs_extent) +
-           (uint64_t)load_count(fs) * sizeof(struct efs_extent_load) +
+           (uint64_t)fs->extents->loads_max * sizeof(struct efs_extent_load) +
            (uint64_t)fs->store->object_count * sizeof(uint32_t) + (uint64_t)fs->store->expert_count * sizeof(uint64_t);
 }
 
@@ -120,8 +116,7 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
     fs->extents->at = efs_sys_calloc(fs->extents->count + 1u, sizeof(*fs->extents->at));
     fs->extents->object_first = efs_sys_calloc(fs->store->object_count + 1u, sizeof(uint32_t));
     fs->extents->expert_bytes = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(uint64_t));
-    fs->extents->loads_max = load_count(fs);
-    fs->extents->load_structs = efs_sys_calloc(load_count(fs) + 1u, sizeof(*fs->extents->load_structs));
+    fs->extents->load_structs = efs_sys_calloc(fs->extents->loads_max + 1u, sizeof(*fs->extents->load_structs));
     if (!fs->extents->at || !fs->extents->object_first || !fs->extents->expert_bytes || !fs->extents->load_structs)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of extents", fs->store->path);
     efs_sys_advise_huge(fs->extents->at, (fs->extents->count + (size_t)1) * sizeof(*fs->extents->at));
@@ -136,6 +131,7 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
     }
     for (unsigned list = 0; list < EFS_LISTS; list++)
         efs_lru_init(&fs->extents->lists[list], &fs->extents->at[0].link, sizeof(struct efs_extent));
+    EFS_QUEUE_INIT(&fs->extents->completed);
     efs_lru_init(&fs->extents->waiting, &fs->extents->at[0].waiting, sizeof(struct efs_extent));
     return 0;
 }

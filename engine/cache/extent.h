@@ -63,8 +63,6 @@ struct efs_extent {
     bool discard;                          /* damaged: dropped with the last reference */
     bool evict_first;                      /* evictable, before other extents and before the pool grows */
     bool prefetched;      /* prefetched, layer not requested yet: evicted after other evictable extents */
-    bool unrequested;     /* is being loaded without waiters */
-    bool reading;         /* its load reads all missing components */
     uint32_t refs;        /* references; an extent with references is whole and not evicted */
     uint32_t long_refs;   /* references of waiters with `long_term` */
     uint32_t ahead_bytes; /* bytes read ahead and not used yet */
@@ -75,7 +73,7 @@ struct efs_extent {
     struct efs_link link;     /* in its list */
     struct efs_link waiting;  /* in state EFS_EXTENT_QUEUED */
     struct efs_extent_waiter *waiters;
-    struct efs_extent_load *load; /* if unrequested */
+    struct efs_extent_load *load; /* which reads all missing components; NULL: none is started */
 };
 
 /* Reasons for loading an extent: a waiter; read-ahead for a reader; a prediction; idle disk time. A load becomes
@@ -122,8 +120,8 @@ struct efs_extents {
     struct efs_extent_load *load_structs;        /* [loads_max] */
     struct efs_extent_load *free_loads;          /* of these, used before and free */
     uint32_t loads_used, loads_max;              /* loads_used: were used before */
-    struct efs_extent_load *completed, *completed_last; /* completed, not handled yet; used by the I/O thread only */
-    uint32_t ready_count;                               /* whole extents */
+    EFS_QUEUE(struct efs_extent_load) completed; /* not handled yet; used by the I/O thread only */
+    uint32_t ready_count;                        /* whole extents */
 };
 
 /* The extents, or one, read-only; lock held for members that change. */
@@ -239,7 +237,7 @@ uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert);
  * count as a use. Until the expert is requested or efs_extents_prefetch_drop() is called, its extents are evicted after
  * all other evictable ones. Returns the number of started loads, each of which ends with done(); 0: no memory. */
 uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn *done);
-/* Makes the loads of efs_extents_prefetch() that are still queued demand reads, or cancels them. */
+/* Makes loads without waiters demand reads, or cancels those of efs_extents_prefetch(), as far as they are queued. */
 void efs_extents_prefetch_raise(struct efs *fs, uint32_t expert);
 void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert);
 /* The prediction has failed: prefetched extents that are not kept are evicted first. */

@@ -85,8 +85,7 @@ static inline uint32_t efs_expert_extent_end(const struct efs *fs, uint32_t expe
 uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
 
 struct efs_extent_load {
-    struct efs_extent_load *next; /* free list */
-    struct efs_extent_load *next_completed;
+    struct efs_extent_load *next; /* free, or completed */
     struct efs_io e, sm;
     struct efs_job failed;
     struct efs *fs;
@@ -173,9 +172,6 @@ bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why);
  * the waiters or, if the extent is not whole, queues it again. -EAGAIN: the components could not be made from memory
  * and must be read. -ECANCELED: the load had no waiters; waiters that came later are queued again. */
 void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error);
-/* The extent is no longer LOADING: completes the waiters with the error or 0 or, if it is not whole, queues it again,
- * also after -EAGAIN and -ECANCELED. */
-void efs_extent_load_ended(struct efs *fs, uint32_t extent, errint_t error);
 /* Starts loading the missing components of an extent in state IDLE. 0: its reads are deferred, and done (may be NULL)
  * is called at the end; -EAGAIN: no room now; -ENOMEM. */
 errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done);

@@ -17,19 +17,17 @@
 
 /* ---- memory ---- */
 
-static bool extent_alloc_component(struct efs *fs, struct efs_extent *x, unsigned component)
-{
-    struct efs_block *block = component == EFS_COMPONENT_E ? &x->e : &x->sm;
-    const struct efs_block *other = component == EFS_COMPONENT_E ? &x->sm : &x->e; /* on the same node */
-    return block->data ||
-           efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, other),
-                              efs_extent_alloc_bytes(fs, x, component), component == EFS_COMPONENT_SM, block);
-}
-
 static bool extent_alloc_components(struct efs *fs, struct efs_extent *x, unsigned components)
 {
-    return (!(components & EFS_COMPONENT_E) || extent_alloc_component(fs, x, EFS_COMPONENT_E)) &&
-           (!(components & EFS_COMPONENT_SM) || extent_alloc_component(fs, x, EFS_COMPONENT_SM));
+    for (unsigned c = EFS_COMPONENT_E; c <= EFS_COMPONENT_SM; c++) {
+        struct efs_block *block = c == EFS_COMPONENT_E ? &x->e : &x->sm;
+        const struct efs_block *other = c == EFS_COMPONENT_E ? &x->sm : &x->e; /* on the same node */
+        if (components & c && !block->data &&
+            !efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, other), efs_extent_alloc_bytes(fs, x, c),
+                                c == EFS_COMPONENT_SM, block))
+            return false;
+    }
+    return true;
 }
 
 bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why)
@@ -90,8 +88,8 @@ static void load_put(struct efs *fs, struct efs_extent_load *load)
 void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    uint32_t expert = fs->store->objects[x->object].group;
     bool kept = (components & x->protected) != 0;
+    bool read_on = error == 0 || error == -EAGAIN || error == -ECANCELED;
     atomic_store(&x->checked, 0);
     if (error < 0) {
         efs_extent_used(fs, x);
@@ -101,29 +99,22 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
         x->resident |= (uint8_t)components;
         fs->extents->ready_count += x->resident == x->required;
     }
-    efs_extent_load_ended(fs, extent, error);
-    /* not for a QUEUED extent, which is read again, nor for a cancelled load that was requested since */
-    if (error < 0 && error != -ECANCELED && kept && x->state != EFS_EXTENT_QUEUED)
-        efs_cache_lost(fs, expert);
-    efs_retry(fs, EFS_RETRY_IDLE);
-}
-
-void efs_extent_load_ended(struct efs *fs, uint32_t extent, errint_t error)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
     x->state = EFS_EXTENT_IDLE;
     efs_extent_enlist(fs, extent);
-    bool read_on = error == 0 || error == -EAGAIN || error == -ECANCELED;
     if (x->waiters && read_on && !efs_extent_is_complete(x)) {
         /* a required component is missing: it is read when memory is available */
         efs_extent_wait_for_memory(fs, extent);
     } else {
         efs_extent_complete_waiters(fs, x, error);
         efs_extent_released(fs, extent);
+        /* not for a cancelled load, nor where the extent is read again */
+        if (error < 0 && error != -ECANCELED && kept)
+            efs_cache_lost(fs, fs->store->objects[x->object].group);
     }
     efs_extents_retry_waiting(fs);
     efs_retry(fs, EFS_RETRY_ADMIT); /* a request may wait for the end of a demotion */
     efs_retry(fs, EFS_RETRY_SEGMENTS);
+    efs_retry(fs, EFS_RETRY_IDLE);
 }
 
 void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
@@ -134,30 +125,22 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
         efs_record(fs, kind, expert, extent - efs_expert_extent_first(fs, expert), shard, begin_ns, end_ns);
 }
 
-/* A prefetch, read-ahead or warm load was requested: its reads become demand. */
-static void load_raise(struct efs *fs, struct efs_extent_load *load)
+static void load_change(struct efs *fs, struct efs_extent_load *load, enum efs_io_change change)
 {
-    fs->extents->at[load->extent].unrequested = false;
-    fs->extents->loads[load->why]--;
-    fs->extents->loads[EFS_LOAD_DEMAND]++;
-    load->why = EFS_LOAD_DEMAND;
-    atomic_store(&load->e.change, EFS_IO_RAISE);
-    atomic_store(&load->sm.change, EFS_IO_RAISE);
+    atomic_store(&load->e.change, change);
+    atomic_store(&load->sm.change, change);
     efs_defer_disk_changes(fs);
-}
-
-/* The load of an extent without waiters. NULL: it has waiters, or is not being read. */
-static struct efs_extent_load *load_unrequested(const struct efs *fs, uint32_t extent)
-{
-    const struct efs_extent *x = &fs->extents->at[extent];
-    return x->unrequested ? x->load : NULL;
 }
 
 void efs_extent_load_raise(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent_load *load = load_unrequested(fs, extent);
-    if (load)
-        load_raise(fs, load);
+    struct efs_extent_load *load = fs->extents->at[extent].load;
+    if (!load || load->why == EFS_LOAD_DEMAND)
+        return;
+    fs->extents->loads[load->why]--;
+    fs->extents->loads[EFS_LOAD_DEMAND]++;
+    load->why = EFS_LOAD_DEMAND;
+    load_change(fs, load, EFS_IO_RAISE);
 }
 
 /* Lock held: ends a load and frees its struct. */
@@ -165,8 +148,7 @@ static void load_finish(struct efs *fs, struct efs_extent_load *load)
 {
     errint_t error = load->error;
     fs->extents->loads[load->why]--;
-    fs->extents->at[load->extent].unrequested = false;
-    fs->extents->at[load->extent].reading = false;
+    fs->extents->at[load->extent].load = NULL;
     efs_extent_loaded(fs, load->extent, load->components, error);
     if (load->done)
         load->done(fs, load->extent, error);
@@ -200,22 +182,20 @@ static void load_done(struct efs_extent_load *load)
         efs_workers_push(fs->workers, &load->failed);
         return;
     }
-    if (fs->extents->completed)
-        fs->extents->completed_last->next_completed = load;
-    else
-        fs->extents->completed = load;
-    fs->extents->completed_last = load;
+    EFS_QUEUE_PUSH(&fs->extents->completed, load);
 }
 
 void efs_extents_completed(void *arg)
 {
     struct efs *fs = arg;
+    struct efs_extent_load *load = fs->extents->completed.head, *next;
     uint32_t count = 0;
-    if (!fs->extents->completed)
+    if (!load)
         return;
+    EFS_QUEUE_INIT(&fs->extents->completed);
     efs_lock(fs);
-    for (struct efs_extent_load *load; (load = fs->extents->completed); count++) {
-        fs->extents->completed = load->next_completed;
+    for (; load; load = next, count++) {
+        next = load->next;
         load_finish(fs, load);
     }
     efs_unlock_completion(fs);
@@ -297,11 +277,7 @@ void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load)
                   efs_extent_span(fs, x, EFS_COMPONENT_SM), &x->sm);
     efs_in_flight_begin(fs);
     fs->extents->loads[why]++;
-    x->reading = true;
-    if (why != EFS_LOAD_DEMAND) {
-        x->unrequested = true;
-        x->load = load;
-    }
+    x->load = load;
     efs_retry(fs, EFS_RETRY_SEGMENTS); /* an eviction for it may have emptied a retiring segment */
 }
 
@@ -331,9 +307,8 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason w
 
 bool efs_extent_is_being_read(const struct efs *fs, uint32_t extent)
 {
-    struct efs_extent_load *load = load_unrequested(fs, extent);
-    return fs->extents->at[extent].reading &&
-           !(load && (atomic_load(&load->e.change) == EFS_IO_CANCEL || atomic_load(&load->sm.change) == EFS_IO_CANCEL));
+    struct efs_extent_load *load = fs->extents->at[extent].load;
+    return load && atomic_load(&load->e.change) != EFS_IO_CANCEL && atomic_load(&load->sm.change) != EFS_IO_CANCEL;
 }
 
 /* Starts read-ahead of an extent. Bytes read ahead and not used yet are limited to half of the memory for pools, so
@@ -358,14 +333,10 @@ bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent)
     size_t bytes = efs_extent_span(fs, x, x->required & ~(unsigned)x->resident);
     if (!efs_extents_scan_reserve(fs, bytes))
         return false;
-    bool was_empty = x->resident == 0;
-    if (was_empty)
-        efs_extent_set_scan(fs, x, true);
+    efs_extent_accessed(fs, extent, EFS_PACE_SCAN);
     bool started = extent_load_ahead(fs, x, bytes);
-    if (was_empty) {
-        efs_extent_set_scan(fs, x, started);
-        x->scan_clock = fs->extents->streams.clock;
-    }
+    if (!started && x->resident == 0)
+        efs_extent_set_scan(fs, x, false);
     return started;
 }
 
@@ -411,22 +382,16 @@ uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn 
 
 void efs_extents_prefetch_raise(struct efs *fs, uint32_t expert)
 {
-    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        struct efs_extent_load *load = load_unrequested(fs, i);
-        if (load && load->why == EFS_LOAD_PREFETCH)
-            load_raise(fs, load);
-    }
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++)
+        efs_extent_load_raise(fs, i);
 }
 
 void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        struct efs_extent_load *load = load_unrequested(fs, i);
-        if (!load || load->why != EFS_LOAD_PREFETCH)
-            continue;
-        atomic_store(&load->e.change, EFS_IO_CANCEL);
-        atomic_store(&load->sm.change, EFS_IO_CANCEL);
-        efs_defer_disk_changes(fs);
+        struct efs_extent_load *load = fs->extents->at[i].load;
+        if (load && load->why == EFS_LOAD_PREFETCH)
+            load_change(fs, load, EFS_IO_CANCEL);
     }
 }
 

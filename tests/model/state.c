@@ -135,9 +135,9 @@ static uint64_t extents_hash(const struct efs *fs)
                         all->ahead_bytes, all->scan_bytes, all->wanted);
     for (uint32_t i = 0; i < all->count; i++) {
         const struct efs_extent *x = &all->at[i];
-        uint64_t flags = x->discard | x->evict_first << 1 | x->prefetched << 2 | x->unrequested << 3 | x->reading << 4;
+        uint64_t flags = (uint64_t)(x->discard | x->evict_first << 1 | x->prefetched << 2 | (x->load != NULL) << 3);
         if (x->state == EFS_EXTENT_IDLE && !x->resident && !x->protected && !x->refs && !x->waiters) {
-            hash = mix(hash, flags & ~(uint64_t)(1 << 4)); /* `reading` is set by the next load */
+            hash = mix(hash, flags);
             continue;
         }
         hash = MIX(hash, x->state, x->resident, x->protected, x->list, flags, x->refs, x->long_refs, x->ahead_bytes,
