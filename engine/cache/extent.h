@@ -22,13 +22,13 @@ enum efs_component { EFS_COMPONENT_E = 1, EFS_COMPONENT_SM = 2 };
  * bytes.
  */
 enum efs_extent_state { EFS_EXTENT_IDLE, EFS_EXTENT_QUEUED, EFS_EXTENT_LOADING };
-/* The list of an extent that is in memory: used up; evictable; prefetched; of a scan; all of it protected. */
+/* The list of an extent that is in memory. */
 enum efs_extent_list {
-    EFS_LIST_FIRST,
     EFS_LIST_EVICTABLE,
-    EFS_LIST_PREFETCHED,
-    EFS_LIST_SCAN,
-    EFS_LIST_PROTECTED,
+    EFS_LIST_FIRST,      /* used up: evicted before other extents and before the pool grows */
+    EFS_LIST_PREFETCHED, /* its layer was not requested yet: evicted after other evictable extents */
+    EFS_LIST_SCAN,       /* loaded for a scan: counts in the streams' quota */
+    EFS_LIST_PROTECTED,  /* all of it */
     EFS_LISTS,
     EFS_LIST_NONE = EFS_LISTS
 };
@@ -60,14 +60,12 @@ struct efs_extent {
     uint8_t state;                         /* enum efs_extent_state */
     uint8_t required, resident, protected; /* components: all; in memory; protected by the policy */
     uint8_t list;                          /* enum efs_extent_list */
+    uint8_t kind;                          /* the list for it while it is evictable */
     bool discard;                          /* damaged: dropped with the last reference */
-    bool evict_first;                      /* evictable, before other extents and before the pool grows */
-    bool prefetched;      /* prefetched, layer not requested yet: evicted after other evictable extents */
-    uint32_t refs;        /* references; an extent with references is whole and not evicted */
-    uint32_t long_refs;   /* references of waiters with `long_term` */
-    uint32_t ahead_bytes; /* bytes read ahead and not used yet */
-    uint32_t scan_bytes;  /* its part of efs_extents.scan_bytes; 0: not a scan extent */
-    uint64_t scan_clock;  /* efs_streams.clock at the last read or read-ahead by a stream */
+    uint32_t refs;                         /* references; an extent with references is whole and not evicted */
+    uint32_t long_refs;                    /* references of waiters with `long_term` */
+    uint32_t ahead_bytes;                  /* bytes read ahead and not used yet */
+    uint64_t scan_clock;                   /* efs_streams.clock at the last read or read-ahead by a stream */
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit per shard: its checksums were verified */
     struct efs_link link;     /* in its list */
@@ -110,7 +108,7 @@ struct efs_extents {
     uint64_t all_bytes;     /* coded bytes of all extents */
     struct efs_lru lists[EFS_LISTS];
     struct efs_streams streams;
-    uint64_t scan_bytes;                         /* of all extents */
+    uint64_t scan_bytes;                         /* of extents of EFS_LIST_SCAN */
     struct efs_lru waiting;                      /* for memory */
     uint64_t ahead_bytes;                        /* read ahead and not used yet */
     uint32_t refs, long_refs;                    /* references on all extents; those of waiters with `long_term` */

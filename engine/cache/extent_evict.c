@@ -105,9 +105,7 @@ void efs_extent_evict_first(struct efs *fs, uint32_t extent)
     struct efs_extent *x = &fs->extents->at[extent];
     if (x->list == EFS_LIST_NONE || x->list == EFS_LIST_PROTECTED)
         return;
-    efs_extent_set_scan(fs, x, false);
-    x->evict_first = true;
-    x->prefetched = false;
+    efs_extent_set_kind(fs, x, EFS_LIST_FIRST);
     efs_extent_enlist(fs, extent);
 }
 
@@ -125,11 +123,11 @@ bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes)
 void efs_extent_accessed(struct efs *fs, uint32_t extent, enum efs_pace pace)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (pace != EFS_PACE_SCAN) {
-        efs_extent_set_scan(fs, x, false);
-    } else if (x->resident == 0 && x->state == EFS_EXTENT_IDLE) {
+    if (pace == EFS_PACE_SCAN && x->resident == 0 && x->state == EFS_EXTENT_IDLE) {
         efs_extents_scan_reserve(fs, efs_extent_span(fs, x, x->required));
-        efs_extent_set_scan(fs, x, true);
+        efs_extent_set_kind(fs, x, EFS_LIST_SCAN);
+    } else if (pace != EFS_PACE_SCAN || x->kind != EFS_LIST_SCAN) {
+        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
     }
     x->scan_clock = fs->extents->streams.clock;
 }

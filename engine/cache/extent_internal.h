@@ -113,8 +113,9 @@ void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components);
 void efs_extent_free(struct efs *fs, struct efs_extent *x, unsigned components);
 /* The extent was used: its bytes no longer count as read ahead. */
 void efs_extent_used(struct efs *fs, struct efs_extent *x);
-/* Sets whether it is a scan extent; the caller enlists it. */
-void efs_extent_set_scan(struct efs *fs, struct efs_extent *x, bool scan);
+/* Sets the list for it while it is evictable; the caller enlists it. A protected extent is not of a scan, nor is any
+ * while the pool has room for the whole store. */
+void efs_extent_set_kind(struct efs *fs, struct efs_extent *x, enum efs_extent_list kind);
 
 /* ---- cache_evict.c ---- */
 /* As efs_extent_drop(), also for kept components: updates the cache state. */
@@ -123,7 +124,7 @@ void efs_extent_evict(struct efs *fs, uint32_t extent, unsigned components);
 /* ---- extent_evict.c ---- */
 /* The last reference was dropped, or a load has ended: evicts a damaged extent, and components in retiring segments. */
 void efs_extent_released(struct efs *fs, uint32_t extent);
-/* Sets evict_first: the extent will not be used soon and is evicted before other extents and before the pool grows. */
+/* An extent that is not protected moves to EFS_LIST_FIRST: it will not be used soon. */
 void efs_extent_evict_first(struct efs *fs, uint32_t extent);
 
 /* A reader of this pace requests bytes of the extent. */
@@ -164,7 +165,7 @@ errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, 
 /* Allocates these components, which the extent lacks; evicts for it, except for EFS_LOAD_WARM. 0: the extent is
  * LOADING; -EAGAIN: the memory is in use or being freed; -ENOMEM: none is available, and none will be freed. */
 errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
-/* Frees memory for a load by the first of these that succeeds: evicts an extent with evict_first; adds a segment;
+/* Frees memory for a load by the first of these that succeeds: evicts an extent of EFS_LIST_FIRST; adds a segment;
  * evicts the oldest evictable components; if nothing is evictable, evicts the oldest kept extent. EFS_LOAD_PREFETCH
  * evicts only EFS_VICTIMS_UNNEEDED, EFS_LOAD_WARM nothing. false: no memory. */
 bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why);

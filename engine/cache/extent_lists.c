@@ -14,11 +14,15 @@ static bool extents_all_fit(const struct efs *fs)
            fs->account.planned_segments * fs->arena.segment_bytes + fs->account.unplanned_bytes;
 }
 
-void efs_extent_set_scan(struct efs *fs, struct efs_extent *x, bool scan)
+void efs_extent_set_kind(struct efs *fs, struct efs_extent *x, enum efs_extent_list kind)
 {
-    fs->extents->scan_bytes -= x->scan_bytes;
-    x->scan_bytes = scan && !x->protected && !extents_all_fit(fs) ? (uint32_t)efs_extent_span(fs, x, x->required) : 0;
-    fs->extents->scan_bytes += x->scan_bytes;
+    if (kind == EFS_LIST_SCAN && (x->protected || extents_all_fit(fs)))
+        kind = EFS_LIST_EVICTABLE;
+    if (x->kind == EFS_LIST_SCAN)
+        fs->extents->scan_bytes -= efs_extent_span(fs, x, x->required);
+    if (kind == EFS_LIST_SCAN)
+        fs->extents->scan_bytes += efs_extent_span(fs, x, x->required);
+    x->kind = (uint8_t)kind;
 }
 
 void efs_extent_delist(struct efs *fs, uint32_t extent)
@@ -35,13 +39,7 @@ void efs_extent_enlist(struct efs *fs, uint32_t extent)
     efs_extent_delist(fs, extent);
     if (x->resident == 0 || x->state == EFS_EXTENT_LOADING)
         return;
-    bool evictable = efs_extent_evictable(x) != 0;
-    x->evict_first = x->evict_first && evictable;
-    x->list = !evictable       ? EFS_LIST_PROTECTED
-              : x->scan_bytes  ? EFS_LIST_SCAN
-              : x->evict_first ? EFS_LIST_FIRST
-              : x->prefetched  ? EFS_LIST_PREFETCHED
-                               : EFS_LIST_EVICTABLE;
+    x->list = efs_extent_evictable(x) ? x->kind : EFS_LIST_PROTECTED;
     efs_lru_insert(&fs->extents->lists[x->list], extent, x->list != EFS_LIST_FIRST);
 }
 
@@ -69,8 +67,8 @@ void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
         fs->extents->ready_count--;
     x->resident &= (uint8_t)~components;
     if (x->resident == 0) {
-        x->discard = x->evict_first = x->prefetched = false;
-        efs_extent_set_scan(fs, x, false);
+        x->discard = false;
+        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
     }
     efs_extent_enlist(fs, extent);
 }
@@ -82,8 +80,7 @@ void efs_extents_protect(struct efs *fs, uint32_t expert, unsigned components)
         uint8_t protect = (uint8_t)(components & x->required);
         if (x->protected != protect) {
             x->protected = protect;
-            if (protect)
-                efs_extent_set_scan(fs, x, false);
+            efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
             efs_extent_enlist(fs, i);
         }
     }

@@ -94,7 +94,8 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
     if (error < 0) {
         efs_extent_used(fs, x);
         efs_extent_free(fs, x, components);
-        efs_extent_set_scan(fs, x, x->scan_bytes && x->resident);
+        if (x->resident == 0)
+            efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
     } else {
         x->resident |= (uint8_t)components;
         fs->extents->ready_count += x->resident == x->required;
@@ -300,7 +301,7 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason w
         load->done = done;
         efs_extent_load_start(fs, load);
     } else if (rc != -EAGAIN && x->resident == 0) {
-        efs_extent_set_scan(fs, x, false);
+        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
     }
     return rc;
 }
@@ -336,7 +337,7 @@ bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent)
     efs_extent_accessed(fs, extent, EFS_PACE_SCAN);
     bool started = extent_load_ahead(fs, x, bytes);
     if (!started && x->resident == 0)
-        efs_extent_set_scan(fs, x, false);
+        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
     return started;
 }
 
@@ -373,7 +374,7 @@ uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn 
             continue;
         if (fs->closing || fs->admission_starved || efs_extent_load(fs, i, EFS_LOAD_PREFETCH, done) < 0)
             break;
-        fs->extents->at[i].prefetched = true;
+        efs_extent_set_kind(fs, &fs->extents->at[i], EFS_LIST_PREFETCHED);
         started++;
     }
     efs_count(&fs->stats, guessed_extents, started);
@@ -398,9 +399,9 @@ void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert)
 void efs_extents_prefetch_drop(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        if (!fs->extents->at[i].prefetched) /* was resident before, or was requested since */
+        if (fs->extents->at[i].kind != EFS_LIST_PREFETCHED) /* was resident before, or was requested since */
             continue;
-        fs->extents->at[i].prefetched = false;
+        efs_extent_set_kind(fs, &fs->extents->at[i], EFS_LIST_EVICTABLE);
         efs_extent_evict_first(fs, i);
     }
 }

@@ -30,7 +30,6 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, str
     bool complete = efs_extent_is_complete(x), referenced = reserved == EFS_RESERVED_REF;
     efs_extent_accessed(fs, extent, pace);
     efs_extent_used(fs, x);
-    x->prefetched = false;
     waiter->extent = extent;
     waiter->reserved = EFS_RESERVED_NOTHING;
     waiter->error = 0;
@@ -42,7 +41,6 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, str
     if (complete) {
         if (!referenced)
             efs_extent_ref(fs, x, waiter);
-        x->evict_first = false;
         efs_extent_enlist(fs, extent);
         return true;
     }

@@ -135,13 +135,13 @@ static uint64_t extents_hash(const struct efs *fs)
                         all->ahead_bytes, all->scan_bytes, all->wanted);
     for (uint32_t i = 0; i < all->count; i++) {
         const struct efs_extent *x = &all->at[i];
-        uint64_t flags = (uint64_t)(x->discard | x->evict_first << 1 | x->prefetched << 2 | (x->load != NULL) << 3);
+        uint64_t flags = (uint64_t)(x->discard | (x->load != NULL) << 1 | x->kind << 2);
         if (x->state == EFS_EXTENT_IDLE && !x->resident && !x->protected && !x->refs && !x->waiters) {
             hash = mix(hash, flags);
             continue;
         }
         hash = MIX(hash, x->state, x->resident, x->protected, x->list, flags, x->refs, x->long_refs, x->ahead_bytes,
-                   x->scan_bytes, x->checked, block_hash(&x->e), block_hash(&x->sm));
+                   x->checked, block_hash(&x->e), block_hash(&x->sm));
         for (const struct efs_extent_waiter *w = x->waiters; w; w = w->next)
             hash = mix(hash, listed(w));
     }
