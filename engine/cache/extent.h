@@ -49,7 +49,8 @@ enum efs_victim {
 #define EFS_VICTIM(rank) (1u << EFS_VICTIM_##rank)
 #define EFS_VICTIMS_UNNEEDED (EFS_VICTIM(FIRST) | EFS_VICTIM(STALE) | EFS_VICTIM(EVICTABLE))
 #define EFS_VICTIMS_KEPT (EFS_VICTIM(PROTECTED) | EFS_VICTIM(PINNED))
-#define EFS_VICTIMS_EVICTABLE ((1u << EFS_VICTIM_KINDS) - 1 - EFS_VICTIMS_KEPT)
+#define EFS_VICTIMS_ALL ((1u << EFS_VICTIM_KINDS) - 1)
+#define EFS_VICTIMS_EVICTABLE (EFS_VICTIMS_ALL & ~EFS_VICTIMS_KEPT)
 
 #define EFS_EXTENT_SHARDS 64
 
@@ -210,9 +211,7 @@ void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter);
 /* Drops an extent without references, kept or not, except those of experts that a user has pinned: its bytes are in
  * memory elsewhere. */
 void efs_extent_drop_copied(struct efs *fs, uint32_t extent);
-/* Evicts everything that has no reference, kept or not: of the chunk pool; of retiring segments, where components that
- * are referenced or being loaded are evicted when that ends. */
-void efs_extents_evict_all(struct efs *fs);
+/* Evicts what is in retiring segments: components that are referenced or being loaded when that ends. */
 void efs_extents_evict_retiring(struct efs *fs);
 /* Whether raw bytes [begin, begin + bytes) of the extent's object can be read by efs_uncached_read() instead of loading
  * the extent: it has several shards, one of which has them all, and is neither in memory nor being loaded. */

@@ -88,18 +88,6 @@ void efs_extent_drop_copied(struct efs *fs, uint32_t extent)
     efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 
-void efs_extents_evict_all(struct efs *fs)
-{
-    for (uint32_t i = 0; i < fs->extents->count; i++) {
-        const struct efs_extent *x = &fs->extents->at[i];
-        if (x->refs == 0 && x->state == EFS_EXTENT_IDLE && x->resident)
-            efs_extent_evict(fs, i, x->resident);
-    }
-    while (efs_fragments_evict(fs)) {
-    }
-    efs_retry(fs, EFS_RETRY_SEGMENTS);
-}
-
 void efs_extent_evict_first(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];

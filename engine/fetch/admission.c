@@ -117,7 +117,8 @@ static errint_t items_admit(struct efs *fs, struct efs_request_item *items, uint
 {
     errint_t rc = efs_items_reserve(fs, items, count);
     if (rc < 0 && !memory_will_come(fs)) {
-        efs_extents_evict_all(fs);
+        while (efs_extents_evict(fs, EFS_VICTIMS_ALL) == EFS_EVICTED_ONE)
+            ;
         rc = efs_items_reserve(fs, items, count);
     }
     if (rc == 0)
