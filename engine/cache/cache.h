@@ -105,7 +105,7 @@ void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, 
 void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes, struct efs_uses *uses);
 bool efs_cache_pinned(const struct efs *fs, uint32_t expert);
 
-/* ---- losses and moves (cache_evict.c) ---- */
+/* ---- losses and moves ---- */
 
 /* Kept components of the expert were evicted, or could not be loaded. */
 void efs_cache_lost(struct efs *fs, uint32_t expert);
@@ -121,7 +121,7 @@ void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count)
 /* Lets the policy demote or drop experts above the sizes of the pools. Needs a policy. */
 void efs_cache_fit(struct efs *fs);
 
-/* ---- queries (cache_query.c) ---- */
+/* ---- queries ---- */
 
 /* The components of an extent that a pool keeps; 0 for F and M. */
 unsigned efs_pool_components(enum efs_pool pool);

@@ -33,6 +33,25 @@ static bool extent_is_stale(const struct efs *fs, const struct efs_extent *x)
     return s->clock - x->scan_clock > limit;
 }
 
+/* Drops components of an extent that is listed and has no references. Updates the cache state if some were kept. */
+static void extent_evict(struct efs *fs, uint32_t extent, unsigned components)
+{
+    struct efs_extent *x = &fs->extents->at[extent];
+    bool kept = (x->resident & x->protected & components) != 0;
+    efs_extent_used(fs, x);
+    efs_extent_free(fs, x, components);
+    fs->extents->ready_count -= x->resident == x->required;
+    x->resident &= (uint8_t)~components;
+    if (x->resident == 0) {
+        x->discard = false;
+        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
+    }
+    efs_extent_enlist(fs, extent);
+    efs_count(&fs->stats, kept_lost, kept);
+    if (kept)
+        efs_cache_lost(fs, fs->store->objects[x->object].group);
+}
+
 /* ---- ranks ---- */
 
 /* Whether an extent of the rank's list has this rank, or a lower one. */
@@ -59,7 +78,7 @@ static enum efs_evicted evict_rank(struct efs *fs, enum efs_victim rank)
     for (uint32_t i = list->oldest; i != EFS_NONE; i = efs_lru_newer(list, i)) {
         const struct efs_extent *x = &fs->extents->at[i];
         if (x->refs == 0 && extent_has_rank(fs, i, rank)) {
-            efs_extent_evict(fs, i, x->list == EFS_LIST_PROTECTED ? x->resident : efs_extent_evictable(x));
+            extent_evict(fs, i, x->list == EFS_LIST_PROTECTED ? x->resident : efs_extent_evictable(x));
             efs_count(&fs->stats, evictions_c, 1);
             return EFS_EVICTED_ONE;
         }
@@ -84,7 +103,7 @@ void efs_extent_drop_copied(struct efs *fs, uint32_t extent)
     if (x->refs || x->state != EFS_EXTENT_IDLE || !x->resident ||
         efs_cache_user_pinned(fs, fs->store->objects[x->object].group))
         return;
-    efs_extent_evict(fs, extent, x->resident);
+    extent_evict(fs, extent, x->resident);
     efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 
@@ -136,7 +155,7 @@ void efs_extent_released(struct efs *fs, uint32_t extent)
     unsigned components = x->discard ? x->resident : x->resident & extent_in_retiring(fs, x);
     if (components == 0)
         return;
-    efs_extent_evict(fs, extent, components);
+    extent_evict(fs, extent, components);
     efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 

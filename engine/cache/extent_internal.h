@@ -5,11 +5,10 @@
  *
  *     extent.c         layout of extents
  *     extent_lists.c   which components stay, in which list
- *     cache_evict.c    updates the cache state after losses
+ *     cache_state.c    updates the cache state after losses
  *     extent_evict.c   eviction, extents of streams
- *     extent_wait.c    waiters and references
- *     extent_load.c    memory and loading
- *     extent_request.c requests
+ *     extent_load.c    memory, waiters and references, loading
+ *     extent_request.c requests, read-ahead, prefetch
  */
 #ifndef EFS_EXTENT_INTERNAL_H
 #define EFS_EXTENT_INTERNAL_H
@@ -108,18 +107,13 @@ static inline unsigned efs_extent_evictable(const struct efs_extent *x)
  * list. */
 void efs_extent_enlist(struct efs *fs, uint32_t extent);
 void efs_extent_delist(struct efs *fs, uint32_t extent);
-/* Frees components of an extent without references: of one that is listed; of one that is LOADING. */
-void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components);
+/* Frees the memory of components of an extent without references. */
 void efs_extent_free(struct efs *fs, struct efs_extent *x, unsigned components);
 /* The extent was used: its bytes no longer count as read ahead. */
 void efs_extent_used(struct efs *fs, struct efs_extent *x);
 /* Sets the list for it while it is evictable; the caller enlists it. A protected extent is not of a scan, nor is any
  * while the pool has room for the whole store. */
 void efs_extent_set_kind(struct efs *fs, struct efs_extent *x, enum efs_extent_list kind);
-
-/* ---- cache_evict.c ---- */
-/* As efs_extent_drop(), also for kept components: updates the cache state. */
-void efs_extent_evict(struct efs *fs, uint32_t extent, unsigned components);
 
 /* ---- extent_evict.c ---- */
 /* The last reference was dropped, or a load has ended: evicts a damaged extent, and components in retiring segments. */
@@ -131,21 +125,6 @@ void efs_extent_evict_first(struct efs *fs, uint32_t extent);
 void efs_extent_accessed(struct efs *fs, uint32_t extent, enum efs_pace pace);
 /* Drops stale scan extents, oldest first, until `bytes` more fit into the streams' quota. false: they do not fit. */
 bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes);
-
-/* ---- extent_wait.c ---- */
-static inline bool efs_extent_is_complete(const struct efs_extent *x)
-{
-    return x->state == EFS_EXTENT_IDLE && x->resident == x->required;
-}
-
-/* Adds a reference, for a waiter or a caller that did not have to wait. */
-void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter);
-/* Completes a waiter that was removed from the extent's list, or all waiters, with the error, or with 0 and a
- * reference. */
-void efs_extent_complete_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *waiter, errint_t error);
-void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t error);
-/* Loads and decodes in flight have released memory: retries what waits for it. */
-void efs_extents_retry_waiting(struct efs *fs);
 
 /* ---- extent_decode.c ---- */
 /* A range of bytes inside one shard. efs_piece_at() returns the longest one that starts at offset `at` of the object;
@@ -162,6 +141,17 @@ errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, 
                                uint64_t begin, size_t bytes, void *dst, struct efs_codec_scratch *scratch);
 
 /* ---- extent_load.c ---- */
+static inline bool efs_extent_is_complete(const struct efs_extent *x)
+{
+    return x->state == EFS_EXTENT_IDLE && x->resident == x->required;
+}
+
+/* Adds a reference, for a waiter or a caller that did not have to wait. */
+void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter);
+/* Completes a waiter that was removed from the extent's list, or all waiters, with the error, or with 0 and a
+ * reference. */
+void efs_extent_complete_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *waiter, errint_t error);
+void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t error);
 /* Allocates these components, which the extent lacks; evicts for it, except for EFS_LOAD_WARM. 0: the extent is
  * LOADING; -EAGAIN: the memory is in use or being freed; -ENOMEM: none is available, and none will be freed. */
 errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
@@ -181,9 +171,5 @@ errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_
                                  struct efs_extent_load **load);
 void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load);
 void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load);
-/* Whether the extent is being read, will be whole, and the load is not being cancelled. */
-bool efs_extent_is_being_read(const struct efs *fs, uint32_t extent);
-/* The extent is requested: if it is being loaded without waiters, its reads become demand. */
-void efs_extent_load_raise(struct efs *fs, uint32_t extent);
 
 #endif

@@ -57,22 +57,6 @@ void efs_extent_free(struct efs *fs, struct efs_extent *x, unsigned components)
         efs_arena_free(&fs->arena, &x->sm);
 }
 
-void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    bool whole = x->resident == x->required;
-    efs_extent_used(fs, x);
-    efs_extent_free(fs, x, components);
-    if (whole && (x->resident & components))
-        fs->extents->ready_count--;
-    x->resident &= (uint8_t)~components;
-    if (x->resident == 0) {
-        x->discard = false;
-        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
-    }
-    efs_extent_enlist(fs, extent);
-}
-
 void efs_extents_protect(struct efs *fs, uint32_t expert, unsigned components)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_load.c - loads extents: only the missing components are read.
+ * extent_load.c - references on extents and their waiters; loads of extents: only the missing components are read.
  *
  * States: IDLE -> (QUEUED: waits for memory) -> LOADING -> IDLE. An extent in IDLE has some, all or none of its
  * components; it has waiters only while it is not whole.
@@ -65,6 +65,132 @@ errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, 
     return 0;
 }
 
+/* ---- references and waiters ---- */
+
+/* Loads and decodes in flight have released memory: retries what waits for it. */
+static void retry_waiting(struct efs *fs)
+{
+    if (efs_extents_wait(fs))
+        efs_retry(fs, EFS_RETRY_EXTENTS);
+    if (fs->admission_starved)
+        efs_retry(fs, EFS_RETRY_ADMIT);
+}
+
+bool efs_extents_only_long_refs(const struct efs *fs)
+{
+    const struct efs_extents *extents = fs->extents;
+    bool loading = false;
+    for (unsigned why = 0; why < EFS_LOADS; why++)
+        loading |= extents->loads[why] != 0;
+    return extents->refs == extents->long_refs && !loading && !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing;
+}
+
+static void extent_count_long_ref(struct efs *fs, const struct efs_extent *x, bool hold)
+{
+    const struct efs_block *blocks[] = {&x->e, &x->sm};
+    for (unsigned i = 0; i < 2; i++)
+        if (blocks[i]->data)
+            fs->arena.segments[blocks[i]->segment].long_refs += hold ? 1u : -1u;
+    if (fs->account.bytes[EFS_ACCOUNT_RETIRING])
+        efs_retry(fs, EFS_RETRY_BUDGET);
+}
+
+void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter)
+{
+    x->refs++;
+    fs->extents->refs++;
+    fs->extents->long_refs += waiter->long_term;
+    if (waiter->long_term && x->long_refs++ == 0)
+        extent_count_long_ref(fs, x, true);
+}
+
+void efs_extent_complete_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *w, errint_t error)
+{
+    w->error = error;
+    if (error == 0)
+        efs_extent_ref(fs, x, w);
+    if (error < 0 || !w->loaded || !w->loaded(fs, w))
+        efs_defer_job(fs, &w->job, EFS_JOB_NORMAL);
+}
+
+void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t error)
+{
+    struct efs_extent_waiter *w = x->waiters, *next;
+    for (x->waiters = NULL; w; w = next) {
+        next = w->next;
+        efs_extent_complete_waiter(fs, x, w, error);
+    }
+}
+
+void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
+{
+    if (used_up)
+        efs_extent_evict_first(fs, extent);
+    fs->extents->refs--;
+    if (--fs->extents->at[extent].refs == 0) {
+        efs_extent_released(fs, extent);
+        retry_waiting(fs);
+        efs_retry(fs, EFS_RETRY_SEGMENTS);
+        efs_retry(fs, EFS_RETRY_IDLE);
+    } else if (fs->extents->refs == fs->extents->long_refs) {
+        retry_waiting(fs);
+    }
+}
+
+void efs_extent_unref_long(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent *x = &fs->extents->at[extent];
+    fs->extents->long_refs--;
+    if (--x->long_refs == 0)
+        extent_count_long_ref(fs, x, false);
+    efs_extent_unref(fs, extent, false);
+}
+
+void efs_extent_put(struct efs *fs, uint32_t extent)
+{
+    efs_lock(fs);
+    efs_extent_unref(fs, extent, false);
+    efs_unlock(fs);
+}
+
+void efs_extents_put_used_up(struct efs *fs)
+{
+    struct efs_extent_waiter *next;
+    for (struct efs_extent_waiter *w = atomic_exchange(&fs->extents->used_up, NULL); w; w = next) {
+        next = w->next;
+        efs_extent_unref(fs, w->extent, true);
+    }
+}
+
+void efs_extent_put_later(struct efs *fs, struct efs_extent_waiter *waiter)
+{
+    waiter->next = atomic_load(&fs->extents->used_up);
+    while (!atomic_compare_exchange_weak(&fs->extents->used_up, &waiter->next, waiter))
+        ;
+    if (!atomic_load(&fs->extents->wanted)) /* a thread that sets it later finds the waiter in the list */
+        return;
+    efs_lock(fs);
+    efs_extents_put_used_up(fs);
+    efs_unlock(fs);
+}
+
+void efs_extents_set_wanted(struct efs *fs)
+{
+    bool wanted = efs_extents_wait(fs) || fs->items_waiting;
+    atomic_store(&fs->extents->wanted, wanted);
+    if (wanted)
+        efs_extents_put_used_up(fs);
+}
+
+void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
+{
+    fs->extents->at[extent].state = EFS_EXTENT_QUEUED;
+    efs_lru_insert(&fs->extents->waiting, extent, true);
+    efs_extents_set_wanted(fs);
+    if (efs_extents_only_long_refs(fs)) /* nothing in flight will request this retry */
+        efs_retry(fs, EFS_RETRY_EXTENTS);
+}
+
 /* ---- the end of loads ---- */
 
 /* NULL: all structs are in flight, and the end of a load retries the queue for memory. */
@@ -112,7 +238,7 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
         if (error < 0 && error != -ECANCELED && kept)
             efs_cache_lost(fs, fs->store->objects[x->object].group);
     }
-    efs_extents_retry_waiting(fs);
+    retry_waiting(fs);
     efs_retry(fs, EFS_RETRY_ADMIT); /* a request may wait for the end of a demotion */
     efs_retry(fs, EFS_RETRY_SEGMENTS);
     efs_retry(fs, EFS_RETRY_IDLE);
@@ -124,24 +250,6 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
     uint32_t expert = fs->store->objects[fs->extents->at[extent].object].group;
     if (expert < fs->store->expert_count)
         efs_record(fs, kind, expert, extent - efs_expert_extent_first(fs, expert), shard, begin_ns, end_ns);
-}
-
-static void load_change(struct efs *fs, struct efs_extent_load *load, enum efs_io_change change)
-{
-    atomic_store(&load->e.change, change);
-    atomic_store(&load->sm.change, change);
-    efs_defer_disk_changes(fs);
-}
-
-void efs_extent_load_raise(struct efs *fs, uint32_t extent)
-{
-    struct efs_extent_load *load = fs->extents->at[extent].load;
-    if (!load || load->why == EFS_LOAD_DEMAND)
-        return;
-    fs->extents->loads[load->why]--;
-    fs->extents->loads[EFS_LOAD_DEMAND]++;
-    load->why = EFS_LOAD_DEMAND;
-    load_change(fs, load, EFS_IO_RAISE);
 }
 
 /* Lock held: ends a load and frees its struct. */
@@ -304,104 +412,4 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason w
         efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
     }
     return rc;
-}
-
-bool efs_extent_is_being_read(const struct efs *fs, uint32_t extent)
-{
-    struct efs_extent_load *load = fs->extents->at[extent].load;
-    return load && atomic_load(&load->e.change) != EFS_IO_CANCEL && atomic_load(&load->sm.change) != EFS_IO_CANCEL;
-}
-
-/* Starts read-ahead of an extent. Bytes read ahead and not used yet are limited to half of the memory for pools, so
- * that read-ahead does not evict itself. */
-static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
-{
-    if (efs_extents_wait(fs) || fs->admission_starved || fs->closing ||
-        fs->extents->ahead_bytes + bytes > efs_account_available(&fs->account) / 2 ||
-        efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_READAHEAD, NULL) < 0)
-        return false;
-    x->ahead_bytes = (uint32_t)bytes;
-    fs->extents->ahead_bytes += bytes;
-    efs_count(&fs->stats, readahead_extents, 1);
-    return true;
-}
-
-bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
-        return true;
-    size_t bytes = efs_extent_span(fs, x, x->required & ~(unsigned)x->resident);
-    if (!efs_extents_scan_reserve(fs, bytes))
-        return false;
-    efs_extent_accessed(fs, extent, EFS_PACE_SCAN);
-    bool started = extent_load_ahead(fs, x, bytes);
-    if (!started && x->resident == 0)
-        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
-    return started;
-}
-
-void efs_group_read_ahead(struct efs *fs, uint32_t group)
-{
-    const struct efs_disk_group *g = &fs->store->groups[group];
-    for (uint32_t i = fs->extents->object_first[g->object_first];
-         i < fs->extents->object_first[g->object_first + g->object_count]; i++) {
-        struct efs_extent *x = &fs->extents->at[i];
-        if (x->state == EFS_EXTENT_IDLE && x->resident != x->required)
-            extent_load_ahead(fs, x, efs_extent_span(fs, x, x->required & ~(unsigned)x->resident));
-    }
-}
-
-/* ---- prefetch ---- */
-
-uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        const struct efs_extent *x = &fs->extents->at[i];
-        if (x->state == EFS_EXTENT_IDLE)
-            bytes += efs_extent_span(fs, x, x->required & ~(unsigned)x->resident);
-    }
-    return bytes;
-}
-
-uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn *done)
-{
-    uint32_t started = 0;
-    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        const struct efs_extent *x = &fs->extents->at[i];
-        if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
-            continue;
-        if (fs->closing || fs->admission_starved || efs_extent_load(fs, i, EFS_LOAD_PREFETCH, done) < 0)
-            break;
-        efs_extent_set_kind(fs, &fs->extents->at[i], EFS_LIST_PREFETCHED);
-        started++;
-    }
-    efs_count(&fs->stats, guessed_extents, started);
-    return started;
-}
-
-void efs_extents_prefetch_raise(struct efs *fs, uint32_t expert)
-{
-    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++)
-        efs_extent_load_raise(fs, i);
-}
-
-void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert)
-{
-    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        struct efs_extent_load *load = fs->extents->at[i].load;
-        if (load && load->why == EFS_LOAD_PREFETCH)
-            load_change(fs, load, EFS_IO_CANCEL);
-    }
-}
-
-void efs_extents_prefetch_drop(struct efs *fs, uint32_t expert)
-{
-    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        if (fs->extents->at[i].kind != EFS_LIST_PREFETCHED) /* was resident before, or was requested since */
-            continue;
-        efs_extent_set_kind(fs, &fs->extents->at[i], EFS_LIST_EVICTABLE);
-        efs_extent_evict_first(fs, i);
-    }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_request.c - requests of extents, reservations, and the FIFO of extents that wait for memory.
+ * extent_request.c - requests of extents, reservations, the FIFO of extents that wait for memory, read-ahead, prefetch.
  *
  * Only readers and loads of full experts wait in the FIFO. They drop their references after decoding, so what is in
  * flight becomes available to the next. When nothing is in flight and clients hold all memory, they read uncached.
@@ -10,6 +10,25 @@
 
 #include <assert.h>
 #include <errno.h>
+
+static void load_change(struct efs *fs, struct efs_extent_load *load, enum efs_io_change change)
+{
+    atomic_store(&load->e.change, change);
+    atomic_store(&load->sm.change, change);
+    efs_defer_disk_changes(fs);
+}
+
+/* The extent is requested: if it is being loaded without waiters, its reads become demand. */
+static void load_raise(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent_load *load = fs->extents->at[extent].load;
+    if (!load || load->why == EFS_LOAD_DEMAND)
+        return;
+    fs->extents->loads[load->why]--;
+    fs->extents->loads[EFS_LOAD_DEMAND]++;
+    load->why = EFS_LOAD_DEMAND;
+    load_change(fs, load, EFS_IO_RAISE);
+}
 
 /* The extent has no waiters and is not being loaded: loads it, or queues it for memory. */
 static void extent_load_or_queue(struct efs *fs, uint32_t extent)
@@ -51,7 +70,7 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, str
             efs_lru_remove(&fs->extents->waiting, extent);
         efs_extent_load_start(fs, waiter->load);
     } else if (x->state != EFS_EXTENT_IDLE) {
-        efs_extent_load_raise(fs, extent);
+        load_raise(fs, extent);
     } else {
         extent_load_or_queue(fs, extent);
     }
@@ -68,6 +87,13 @@ bool efs_extent_may_read_shard(const struct efs *fs, uint32_t extent, uint64_t b
 
 /* ---- reservations ---- */
 
+/* Whether the extent is being read, will be whole, and the load is not being cancelled. */
+static bool extent_is_being_read(const struct efs *fs, uint32_t extent)
+{
+    struct efs_extent_load *load = fs->extents->at[extent].load;
+    return load && atomic_load(&load->e.change) != EFS_IO_CANCEL && atomic_load(&load->sm.change) != EFS_IO_CANCEL;
+}
+
 errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
 {
     struct efs_extent *x = &fs->extents->at[extent];
@@ -78,7 +104,7 @@ errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_w
         return 0;
     }
     if (x->state == EFS_EXTENT_LOADING) {
-        if (!efs_extent_is_being_read(fs, extent))
+        if (!extent_is_being_read(fs, extent))
             return -EAGAIN;
         waiter->reserved = EFS_RESERVED_READING;
         return 0;
@@ -119,4 +145,100 @@ void efs_extents_retry(struct efs *fs)
         efs_extent_complete_waiters(fs, x, rc == -EAGAIN ? -ENOMEM : rc);
     }
     efs_extents_set_wanted(fs);
+}
+
+/* ---- read-ahead ---- */
+
+/* Starts read-ahead of an extent. Bytes read ahead and not used yet are limited to half of the memory for pools, so
+ * that read-ahead does not evict itself. */
+static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
+{
+    if (efs_extents_wait(fs) || fs->admission_starved || fs->closing ||
+        fs->extents->ahead_bytes + bytes > efs_account_available(&fs->account) / 2 ||
+        efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_READAHEAD, NULL) < 0)
+        return false;
+    x->ahead_bytes = (uint32_t)bytes;
+    fs->extents->ahead_bytes += bytes;
+    efs_count(&fs->stats, readahead_extents, 1);
+    return true;
+}
+
+bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent *x = &fs->extents->at[extent];
+    if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
+        return true;
+    size_t bytes = efs_extent_span(fs, x, x->required & ~(unsigned)x->resident);
+    if (!efs_extents_scan_reserve(fs, bytes))
+        return false;
+    efs_extent_accessed(fs, extent, EFS_PACE_SCAN);
+    bool started = extent_load_ahead(fs, x, bytes);
+    if (!started && x->resident == 0)
+        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
+    return started;
+}
+
+void efs_group_read_ahead(struct efs *fs, uint32_t group)
+{
+    const struct efs_disk_group *g = &fs->store->groups[group];
+    for (uint32_t i = fs->extents->object_first[g->object_first];
+         i < fs->extents->object_first[g->object_first + g->object_count]; i++) {
+        struct efs_extent *x = &fs->extents->at[i];
+        if (x->state == EFS_EXTENT_IDLE && x->resident != x->required)
+            extent_load_ahead(fs, x, efs_extent_span(fs, x, x->required & ~(unsigned)x->resident));
+    }
+}
+
+/* ---- prefetch ---- */
+
+uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        if (x->state == EFS_EXTENT_IDLE)
+            bytes += efs_extent_span(fs, x, x->required & ~(unsigned)x->resident);
+    }
+    return bytes;
+}
+
+uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn *done)
+{
+    uint32_t started = 0;
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
+            continue;
+        if (fs->closing || fs->admission_starved || efs_extent_load(fs, i, EFS_LOAD_PREFETCH, done) < 0)
+            break;
+        efs_extent_set_kind(fs, &fs->extents->at[i], EFS_LIST_PREFETCHED);
+        started++;
+    }
+    efs_count(&fs->stats, guessed_extents, started);
+    return started;
+}
+
+void efs_extents_prefetch_raise(struct efs *fs, uint32_t expert)
+{
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++)
+        load_raise(fs, i);
+}
+
+void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert)
+{
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        struct efs_extent_load *load = fs->extents->at[i].load;
+        if (load && load->why == EFS_LOAD_PREFETCH)
+            load_change(fs, load, EFS_IO_CANCEL);
+    }
+}
+
+void efs_extents_prefetch_drop(struct efs *fs, uint32_t expert)
+{
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        if (fs->extents->at[i].kind != EFS_LIST_PREFETCHED) /* was resident before, or was requested since */
+            continue;
+        efs_extent_set_kind(fs, &fs->extents->at[i], EFS_LIST_EVICTABLE);
+        efs_extent_evict_first(fs, i);
+    }
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache_query.c - queries of the cache state: experts and pools. */
+/*
+ * cache_state.c - queries of the cache state, and its changes when components that the policy kept are lost, so that it
+ * lists only components that are in memory or being loaded.
+ */
 #include "cache.h"
 #include "expertfs-private.h"
 
@@ -111,4 +114,54 @@ const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert)
 void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t *ranks)
 {
     efs_policy_ranks(fs->cache->policy, layer, ids, count, ranks);
+}
+
+/* ---- losses ---- */
+
+/* Sets the policy's state of the expert to M, and makes all of its components evictable. */
+static void cache_set_missing(struct efs *fs, uint32_t expert)
+{
+    const struct efs_cache_expert *x = &fs->cache->expert[expert];
+    efs_policy_set(fs->cache->policy, x->layer, x->index, EFS_POOL_M);
+    efs_extents_protect(fs, expert, 0);
+    if (fs->options.full_pool)
+        efs_full_protect(fs, expert, false);
+}
+
+void efs_cache_lost(struct efs *fs, uint32_t expert)
+{
+    const struct efs_cache *r = fs->cache;
+    if (expert >= fs->store->expert_count || !r->policy)
+        return;
+    enum efs_pool pool = efs_cache_target(fs, expert);
+    if (pool != EFS_POOL_F && pool != EFS_POOL_M)
+        cache_set_missing(fs, expert);
+}
+
+void efs_cache_lost_full(struct efs *fs, uint32_t expert)
+{
+    bool some;
+    if (!fs->cache->policy)
+        return;
+    enum efs_pool pool = efs_cache_target(fs, expert);
+    unsigned components = efs_pool_components(pool);
+    if (pool == EFS_POOL_F)
+        cache_set_missing(fs, expert);
+    else if (components && (efs_extents_resident(fs, expert, &some) & components) != components &&
+             !efs_extents_loading(fs, expert))
+        efs_cache_lost(fs, expert); /* its demotion cannot complete: the chunks are neither resident nor loading */
+}
+
+bool efs_full_evict_oldest(struct efs *fs, bool kept)
+{
+    const struct efs_lru *list = kept ? &fs->full->protected : &fs->full->evictable;
+    for (uint32_t e = list->oldest; e != EFS_NONE; e = efs_lru_newer(list, e)) {
+        if (fs->full->at[e].leases || fs->full->at[e].readers)
+            continue;
+        efs_full_evict(fs, e);
+        efs_count(&fs->stats, evictions_f, 1);
+        efs_cache_lost_full(fs, e);
+        return true;
+    }
+    return false;
 }
