@@ -7,23 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define NOT_WELL_FORMED "code is not well formed; restore the store from a copy"
-
-static void shard_log_damage(struct efs *fs, uint32_t object, uint32_t shard, bool sm, const char *how)
-{
-    char place_text[1500];
-    efs_store_name_chunk(fs->store, object, shard, sm, place_text, sizeof(place_text));
-    efs_log(fs, EFS_LOG_ERROR, "%s: %s", place_text, how);
-    efs_count(&fs->stats, chunks_damaged, 1);
-}
-
-static void shard_damaged(struct efs *fs, struct efs_extent *x)
-{
-    efs_lock(fs);
-    x->discard = true; /* the next use reads it again: memory or the bus may have damaged it */
-    efs_unlock(fs);
-}
-
+/* A shard, with its chunks in memory; NULL: it has no such chunk. */
 static struct efs_shard_view shard_view(const struct efs *fs, uint32_t object_number, uint32_t shard, const uint8_t *e,
                                         const uint8_t *sm)
 {
@@ -47,40 +31,46 @@ static struct efs_shard_view extent_shard_view(const struct efs *fs, const struc
     return shard_view(fs, object, shard, efs_extent_e(fs, x, s), efs_extent_sm(fs, x, s));
 }
 
-static errint_t shard_check(struct efs *fs, uint32_t object, uint32_t shard, const struct efs_shard_view *v)
+/* Counts and logs a damaged chunk; the next use reads its extent again: memory or the bus may have damaged it. */
+static void shard_damaged(struct efs *fs, struct efs_extent *x, uint32_t object, uint32_t shard, bool sm,
+                          const char *how)
 {
+    char place_text[1500];
+    efs_store_name_chunk(fs->store, object, shard, sm, place_text, sizeof(place_text));
+    efs_log(fs, EFS_LOG_ERROR, "%s: %s", place_text, how);
+    efs_count(&fs->stats, chunks_damaged, 1);
+    if (!x)
+        return;
+    efs_lock(fs);
+    x->discard = true;
+    efs_unlock(fs);
+}
+
+/* Checks the chunks of a shard: of an extent that is in memory once, before the first use; NULL: of none. */
+static errint_t shard_check(struct efs *fs, struct efs_extent *x, uint32_t object, uint32_t shard,
+                            const struct efs_shard_view *v)
+{
+    uint64_t bit = x ? 1ull << (shard - x->shard_first) : 0;
+    if (x && atomic_load_explicit(&x->checked, memory_order_acquire) & bit)
+        return 0;
     errint_t rc = v->e ? efs_store_check_chunk(fs->store, shard, false, v->e) : 0;
     bool sm = rc == 0 && v->sm;
     if (sm)
         rc = efs_store_check_chunk(fs->store, shard, true, v->sm);
     if (rc < 0)
-        shard_log_damage(fs, object, shard, sm,
-                         fs->store->plain
-                             ? "the bytes differ from those of the first read; restore the file from a copy"
-                             : "checksum differs; restore the store from a copy");
+        shard_damaged(fs, x, object, shard, sm,
+                      fs->store->plain ? "the bytes differ from those of the first read; restore the file from a copy"
+                                       : "checksum differs; restore the store from a copy");
+    else if (x)
+        atomic_fetch_or_explicit(&x->checked, bit, memory_order_release);
     return rc;
-}
-
-static errint_t extent_shard_check(struct efs *fs, struct efs_extent *x, uint32_t object, uint32_t shard,
-                                   const struct efs_shard_view *v)
-{
-    uint64_t bit = 1ull << (shard - x->shard_first);
-    if (atomic_load_explicit(&x->checked, memory_order_acquire) & bit)
-        return 0;
-    errint_t rc = shard_check(fs, object, shard, v);
-    if (rc < 0) {
-        shard_damaged(fs, x);
-        return rc;
-    }
-    atomic_fetch_or_explicit(&x->checked, bit, memory_order_release);
-    return 0;
 }
 
 errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     struct efs_shard_view v = extent_shard_view(fs, x, x->object, x->shard_first + shard);
-    return extent_shard_check(fs, x, x->object, x->shard_first + shard, &v);
+    return shard_check(fs, x, x->object, x->shard_first + shard, &v);
 }
 
 bool efs_extent_checked(const struct efs *fs, uint32_t extent)
@@ -133,6 +123,26 @@ struct efs_piece efs_piece_at(const struct efs *fs, uint32_t object, uint64_t at
                               bytes < left ? bytes : (size_t)left};
 }
 
+/* Checks a shard and decodes bytes of it, from `in` on. */
+static errint_t piece_decode(struct efs *fs, struct efs_extent *x, const struct efs_piece *p,
+                             const struct efs_shard_view *v, void *dst, bool stream, struct efs_codec_scratch *scratch)
+{
+    errint_t rc = shard_check(fs, x, p->object, p->shard, v);
+    if (rc < 0)
+        return rc;
+    rc = shard_decode_bytes(v, p->in, p->bytes, dst, stream, scratch);
+    if (rc == -EUCLEAN)
+        shard_damaged(fs, x, p->object, p->shard, false, "code is not well formed; restore the store from a copy");
+    return rc;
+}
+
+static errint_t count_decoded(struct efs *fs, uint64_t start_ns, size_t bytes, errint_t rc)
+{
+    efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
+    efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);
+    return rc;
+}
+
 errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst,
                            bool stream, struct efs_codec_scratch *scratch)
 {
@@ -143,32 +153,15 @@ errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uin
     for (size_t done = 0; done < bytes && rc == 0; done += p.bytes) {
         p = efs_piece_at(fs, p.object, p.at + p.bytes, bytes - done);
         struct efs_shard_view v = extent_shard_view(fs, x, p.object, p.shard);
-        rc = extent_shard_check(fs, x, p.object, p.shard, &v);
-        if (rc == 0) {
-            rc = shard_decode_bytes(&v, p.in, p.bytes, (uint8_t *)dst + done, stream, scratch);
-            if (rc == -EUCLEAN) {
-                shard_log_damage(fs, p.object, p.shard, false, NOT_WELL_FORMED);
-                shard_damaged(fs, x);
-            }
-        }
+        rc = piece_decode(fs, x, &p, &v, (uint8_t *)dst + done, stream, scratch);
     }
-    efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
-    efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);
-    return rc;
+    return count_decoded(fs, start_ns, bytes, rc);
 }
 
-errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, const uint8_t *e, const uint8_t *sm,
-                               uint64_t begin, size_t bytes, void *dst, struct efs_codec_scratch *scratch)
+errint_t efs_shard_decode_from(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
+                               void *dst, struct efs_codec_scratch *scratch)
 {
     uint64_t start_ns = efs_now_ns();
-    struct efs_shard_view v = shard_view(fs, object, shard, e, sm);
-    errint_t rc = shard_check(fs, object, shard, &v);
-    if (rc == 0) {
-        rc = shard_decode_bytes(&v, begin % efs_object_shard_bytes(fs, object), bytes, dst, false, scratch);
-        if (rc == -EUCLEAN)
-            shard_log_damage(fs, object, shard, false, NOT_WELL_FORMED);
-    }
-    efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
-    efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);
-    return rc;
+    struct efs_shard_view v = shard_view(fs, piece->object, piece->shard, e, sm);
+    return count_decoded(fs, start_ns, piece->bytes, piece_decode(fs, NULL, piece, &v, dst, false, scratch));
 }

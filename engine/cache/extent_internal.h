@@ -135,10 +135,10 @@ struct efs_piece {
     size_t bytes;
 };
 struct efs_piece efs_piece_at(const struct efs *fs, uint32_t object, uint64_t at, size_t bytes);
-/* Decodes raw bytes [begin, begin + bytes) of the object, all in one shard (index in the store), from its chunks; NULL:
- * the shard has no such chunk. Checks the chunks first. Without lock. 0, -EUCLEAN. */
-errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, const uint8_t *e, const uint8_t *sm,
-                               uint64_t begin, size_t bytes, void *dst, struct efs_codec_scratch *scratch);
+/* Decodes the bytes from chunks that are in no extent; NULL: the shard has no such chunk. Checks the chunks first.
+ * Without lock. 0, -EUCLEAN; -EIO in a plain store. */
+errint_t efs_shard_decode_from(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
+                               void *dst, struct efs_codec_scratch *scratch);
 
 /* ---- extent_load.c ---- */
 static inline bool efs_extent_is_complete(const struct efs_extent *x)

@@ -100,10 +100,9 @@ static errint_t slot_decode(struct slot *slot, struct efs_codec_scratch *scratch
                 (unsigned long long)(slot->e.bytes ? slot->e.offset : slot->sm.offset), strerror(-slot->error));
         return slot->error;
     }
-    return efs_shard_decode_from(fs, slot->piece.object, slot->piece.shard,
-                                 s->e_bytes ? slot->e.data + s->e_offset % EFS_ALIGN : NULL,
-                                 s->sm_bytes ? slot->sm.data + s->sm_offset % EFS_ALIGN : NULL, slot->piece.at,
-                                 slot->piece.bytes, slot->read->dst + slot->done, scratch);
+    return efs_shard_decode_from(fs, &slot->piece, s->e_bytes ? slot->e.data + s->e_offset % EFS_ALIGN : NULL,
+                                 s->sm_bytes ? slot->sm.data + s->sm_offset % EFS_ALIGN : NULL,
+                                 slot->read->dst + slot->done, scratch);
 }
 
 static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch)

@@ -3,7 +3,7 @@
 #include "one_thread.h"
 
 #include "budget.h"
-#include "extent.h"
+#include "extent_internal.h"
 #include "plan_thread.h"
 
 #include <errno.h>
@@ -169,15 +169,12 @@ REPLACED(errint_t, efs_extent_check, (struct efs * of, uint32_t extent, uint32_t
     return 0;
 }
 REPLACED(errint_t, efs_shard_decode_from,
-         (struct efs * of, uint32_t object, uint32_t shard, const uint8_t *e, const uint8_t *sm, uint64_t begin,
-          size_t bytes, void *dst, struct efs_codec_scratch *with))
+         (struct efs * of, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm, void *dst,
+          struct efs_codec_scratch *with))
 {
-    (void)shard;
-    (void)begin;
-    (void)bytes;
     (void)with;
     if (one_thread->decode_slot)
-        one_thread->decode_slot(of, object, e, sm, dst);
+        one_thread->decode_slot(of, piece->object, e, sm, dst);
     return 0;
 }
 REPLACED(errint_t, efs_memfile_reserve, (struct efs_memfile * memfile))
