@@ -312,8 +312,9 @@ void efs_extents_completed(void *arg)
         efs_in_flight_end(fs);
 }
 
-static void load_part_done(struct efs_extent_load *load, errint_t error)
+static void load_read_done(struct efs_io *io, errint_t error)
 {
+    struct efs_extent_load *load = io->owner;
     if (error < 0 && error != -ECANCELED)
         load->error = error;
     else if (error < 0) { /* the error of a failed read takes precedence over -ECANCELED of the other one */
@@ -324,27 +325,19 @@ static void load_part_done(struct efs_extent_load *load, errint_t error)
         load_done(load);
 }
 
-static void load_e_done(struct efs_io *r, errint_t error)
-{
-    load_part_done(EFS_CONTAINER(r, struct efs_extent_load, e), error);
-}
-
-static void load_sm_done(struct efs_io *r, errint_t error)
-{
-    load_part_done(EFS_CONTAINER(r, struct efs_extent_load, sm), error);
-}
-
-static void load_read(struct efs_extent_load *load, struct efs_io *r, uint64_t offset, size_t bytes,
+static void load_read(struct efs_extent_load *load, struct efs_io *io, uint64_t offset, size_t bytes,
                       const struct efs_block *block)
 {
-    r->offset = offset;
-    r->bytes = bytes;
-    r->data = block->data;
-    r->segment = block->segment;
-    r->class = load->why == EFS_LOAD_DEMAND      ? EFS_IO_DEMAND
-               : load->why == EFS_LOAD_READAHEAD ? EFS_IO_AHEAD
-                                                 : EFS_IO_IDLE;
-    efs_defer_read(load->fs, r);
+    *io = (struct efs_io){.offset = efs_page_down(offset),
+                          .bytes = bytes,
+                          .data = block->data,
+                          .segment = block->segment,
+                          .class = load->why == EFS_LOAD_DEMAND      ? EFS_IO_DEMAND
+                                   : load->why == EFS_LOAD_READAHEAD ? EFS_IO_AHEAD
+                                                                     : EFS_IO_IDLE,
+                          .complete = load_read_done,
+                          .owner = load};
+    efs_defer_read(load->fs, io);
 }
 
 errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_reason why,
@@ -367,9 +360,7 @@ errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_
                                      .was = was,
                                      .components = (uint8_t)components,
                                      .pending = (components & EFS_COMPONENT_E ? 1 : 0) +
-                                                (components & EFS_COMPONENT_SM ? 1 : 0),
-                                     .e.complete = load_e_done,
-                                     .sm.complete = load_sm_done};
+                                                (components & EFS_COMPONENT_SM ? 1 : 0)};
     *out = load;
     return 0;
 }
@@ -379,11 +370,11 @@ void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load)
     struct efs_extent *x = &fs->extents->at[load->extent];
     enum efs_load_reason why = (enum efs_load_reason)load->why;
     if (load->components & EFS_COMPONENT_E)
-        load_read(load, &load->e, efs_page_down(efs_extent_first_shard(fs, x)->e_offset),
-                  efs_extent_span(fs, x, EFS_COMPONENT_E), &x->e);
+        load_read(load, &load->e, efs_extent_first_shard(fs, x)->e_offset, efs_extent_span(fs, x, EFS_COMPONENT_E),
+                  &x->e);
     if (load->components & EFS_COMPONENT_SM)
-        load_read(load, &load->sm, efs_page_down(efs_extent_first_shard(fs, x)->sm_offset),
-                  efs_extent_span(fs, x, EFS_COMPONENT_SM), &x->sm);
+        load_read(load, &load->sm, efs_extent_first_shard(fs, x)->sm_offset, efs_extent_span(fs, x, EFS_COMPONENT_SM),
+                  &x->sm);
     efs_in_flight_begin(fs);
     fs->extents->loads[why]++;
     x->load = load;

@@ -29,34 +29,25 @@ struct efs_uncached_slots {
     struct slot slot[SLOTS_MAX];
 };
 
-static void slot_io_done(struct slot *slot, errint_t error)
+static void slot_io_done(struct efs_io *io, errint_t error)
 {
+    struct slot *slot = io->owner;
     if (error < 0)
         slot->error = error;
     if (atomic_fetch_sub(&slot->pending, 1) == 1)
         efs_workers_push(slot->fs->workers, &slot->job);
 }
 
-static void slot_e_done(struct efs_io *io, errint_t error)
-{
-    slot_io_done(EFS_CONTAINER(io, struct slot, e), error);
-}
-
-static void slot_sm_done(struct efs_io *io, errint_t error)
-{
-    slot_io_done(EFS_CONTAINER(io, struct slot, sm), error);
-}
-
 /* Prepares the read of the pages of a chunk; returns its bytes in memory. */
-static size_t slot_io(struct efs_io *io, uint64_t offset, uint32_t bytes, uint8_t *memory,
-                      void (*complete)(struct efs_io *, errint_t))
+static size_t slot_io(struct slot *slot, struct efs_io *io, uint64_t offset, uint32_t bytes, uint8_t *memory)
 {
     *io = (struct efs_io){.offset = efs_page_down(offset),
                           .bytes = bytes ? efs_page_span(offset, offset + bytes) : 0,
                           .data = memory,
                           .segment = EFS_NONE,
                           .class = EFS_IO_DEMAND,
-                          .complete = complete};
+                          .complete = slot_io_done,
+                          .owner = slot};
     return io->bytes;
 }
 
@@ -67,8 +58,8 @@ static void slot_read_next(struct slot *slot)
     const struct efs_uncached *read = slot->read;
     slot->piece = efs_piece_at(fs, slot->piece.object, slot->piece.at + slot->piece.bytes, read->bytes - slot->done);
     const struct efs_disk_shard *s = &fs->store->shards[slot->piece.shard];
-    size_t e = slot_io(&slot->e, s->e_offset, s->e_bytes, slot->slot.memory, slot_e_done);
-    size_t sm = slot_io(&slot->sm, s->sm_offset, s->sm_bytes, slot->slot.memory + e, slot_sm_done);
+    size_t e = slot_io(slot, &slot->e, s->e_offset, s->e_bytes, slot->slot.memory);
+    size_t sm = slot_io(slot, &slot->sm, s->sm_offset, s->sm_bytes, slot->slot.memory + e);
     slot->pending = (e != 0) + (sm != 0);
     slot->e.next = sm ? &slot->sm : NULL;
     efs_io_submit(fs->io, e ? &slot->e : &slot->sm);

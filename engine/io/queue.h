@@ -46,6 +46,7 @@ struct efs_io {
                                backing can cancel it there */
     bool separate;          /* of the I/O thread: its joined read failed or was short, so it is read separately */
     void (*complete)(struct efs_io *io, errint_t error);
+    void *owner;               /* for complete() */
     size_t done;               /* of the I/O thread: bytes read */
     uint64_t begin_ns, end_ns; /* start of the last submission (0: cancelled before), completion time */
 };

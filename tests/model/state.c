@@ -303,8 +303,7 @@ static uint64_t read_hash(const struct efs *fs, const struct efs_io *io)
         const struct efs_extent *x = &fs->extents->at[i];
         if (io->data != x->e.data && io->data != x->sm.data)
             continue;
-        const struct efs_extent_load *load = io->data == x->e.data ? EFS_CONTAINER(io, struct efs_extent_load, e)
-                                                                   : EFS_CONTAINER(io, struct efs_extent_load, sm);
+        const struct efs_extent_load *load = io->owner;
         return MIX(hash, i, io->data == x->e.data, load->why, load->components, load->was, (uint64_t)load->error);
     }
     fail_msg("a read into memory of no extent");
