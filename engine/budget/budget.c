@@ -222,7 +222,7 @@ void efs_budget_shrink(struct efs *fs)
  * segment, or the end of a copy. Each requests EFS_RETRY_BUDGET at its end. */
 static bool budget_will_free(const struct efs *fs)
 {
-    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || efs_full_will_free(fs) || efs_whole_will_free(fs) ||
+    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || efs_full_pool(fs)->copied_count || efs_whole_will_free(fs) ||
            segments_retiring_soon(fs);
 }
 
@@ -289,7 +289,7 @@ errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_k
     int rc = 1;
     if (fs->account.used_bytes > fs->account.budget_bytes) /* it was lowered while leases were held */
         efs_budget_shrink(fs);
-    uint32_t old = efs_full_pool(fs)->evictable.oldest;
+    uint32_t old = efs_full_pool(fs)->lists[false].oldest;
     if (fs->account.used_bytes + bytes > fs->account.budget_bytes && !efs_full_pool(fs)->free && old != EFS_NONE &&
         efs_memfile_bytes(fs, old) == bytes)
         efs_full_evict_oldest(fs, false); /* the budget is used up: reuse the memory file of an old expert */

@@ -73,7 +73,7 @@ static bool prealloc_memfile(struct prealloc *p)
     efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, bytes);
     efs_account_charge(&fs->account, EFS_ACCOUNT_UNTOUCHED, bytes);
     efs_unlock(fs);
-    struct efs_memfile *memfile = efs_full_memfile_new(fs, bytes);
+    struct efs_memfile *memfile = efs_memfile_new(efs_full_memfiles(fs), bytes);
     bool whole = memfile && efs_memfile_populate(memfile) == 0;
     efs_lock(fs);
     efs_account_release(&fs->account, EFS_ACCOUNT_UNTOUCHED, bytes);

@@ -154,7 +154,7 @@ void efs_cache_lost_full(struct efs *fs, uint32_t expert)
 
 bool efs_full_evict_oldest(struct efs *fs, bool kept)
 {
-    const struct efs_lru *list = kept ? &fs->full->protected : &fs->full->evictable;
+    const struct efs_lru *list = &fs->full->lists[kept];
     for (uint32_t e = list->oldest; e != EFS_NONE; e = efs_lru_newer(list, e)) {
         if (fs->full->at[e].leases || fs->full->at[e].readers)
             continue;

@@ -65,9 +65,18 @@ struct efs_memfile *efs_full_get_memfile(struct efs *fs, size_t bytes, enum efs_
 
 /* ---- READY experts; lock held ---- */
 
-struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *f)
+/* Adds an expert to the numbers of those that are leased or copied from, or takes it off: around each change. */
+static void full_count(struct efs *fs, const struct efs_full *f, bool add)
 {
-    return f->protected ? &fs->full->protected : &fs->full->evictable;
+    struct efs_full_pool *pool = fs->full;
+    if (!f->leases && !f->readers)
+        return;
+    (add ? efs_account_charge : efs_account_release)(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
+    uint64_t bytes = add ? f->memfile->bytes : -f->memfile->bytes;
+    pool->copied_count += f->leases ? 0u : add ? 1u : -1u;
+    pool->leased_count += !f->leases ? 0u : add ? 1u : -1u;
+    pool->leased_bytes += f->leases ? bytes : 0;
+    pool->leased_evictable_bytes += f->leases && !f->protected ? bytes : 0;
 }
 
 void efs_full_protect(struct efs *fs, uint32_t expert, bool protected)
@@ -75,23 +84,13 @@ void efs_full_protect(struct efs *fs, uint32_t expert, bool protected)
     struct efs_full *f = &fs->full->at[expert];
     if (f->protected == protected)
         return;
-    if (f->state == EFS_FULL_READY)
-        efs_lru_remove(efs_full_list(fs, f), expert);
+    full_count(fs, f, false);
+    if (f->state == EFS_FULL_READY) {
+        efs_lru_remove(&fs->full->lists[f->protected], expert);
+        efs_lru_insert(&fs->full->lists[protected], expert, true);
+    }
     f->protected = protected;
-    if (f->leases && protected)
-        fs->full->leased_evictable_bytes -= f->memfile->bytes;
-    else if (f->leases)
-        fs->full->leased_evictable_bytes += f->memfile->bytes;
-    if (f->state == EFS_FULL_READY)
-        efs_lru_insert(efs_full_list(fs, f), expert, true);
-}
-
-bool efs_full_will_free(const struct efs *fs)
-{
-    for (uint32_t e = 0; fs->full->copied_count && e < fs->store->expert_count; e++)
-        if (fs->full->at[e].readers && !fs->full->at[e].leases)
-            return true;
-    return false;
+    full_count(fs, f, true);
 }
 
 void efs_full_evict(struct efs *fs, uint32_t expert)
@@ -99,7 +98,7 @@ void efs_full_evict(struct efs *fs, uint32_t expert)
     struct efs_full *f = &fs->full->at[expert];
     assert(f->state == EFS_FULL_READY && f->leases == 0 && f->readers == 0 && !f->waiters && f->memfile);
     assert(fs->full->ready_count > 0);
-    efs_lru_remove(efs_full_list(fs, f), expert);
+    efs_lru_remove(&fs->full->lists[f->protected], expert);
     efs_full_put_memfile(fs, f->memfile);
     f->memfile = NULL;
     f->state = EFS_FULL_NONE;
@@ -112,41 +111,24 @@ bool efs_full_is_unusable(const struct efs_full *f, enum efs_memfile_kind use)
            f->memfile->kind != EFS_MEMFILE_PRIVATE && f->memfile->kind != use;
 }
 
-bool efs_full_evict_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use)
-{
-    if (!efs_full_is_unusable(&fs->full->at[expert], use))
-        return false;
-    efs_full_evict(fs, expert);
-    return true;
-}
-
-/* Charges the memory file as pinned before the first lease or reader, and ends that after the last. */
-static void full_pin_begin(struct efs *fs, const struct efs_full *f)
-{
-    if (!f->leases && !f->readers)
-        efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
-}
-
-static void full_pin_end(struct efs *fs, const struct efs_full *f)
-{
-    if (!f->leases && !f->readers)
-        efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
-}
-
 void efs_full_copy_begin(struct efs *fs, uint32_t expert)
 {
-    assert(fs->full->at[expert].state == EFS_FULL_READY);
-    full_pin_begin(fs, &fs->full->at[expert]);
-    fs->full->copied_count += fs->full->at[expert].readers++ == 0;
+    struct efs_full *f = &fs->full->at[expert];
+    assert(f->state == EFS_FULL_READY);
+    full_count(fs, f, false);
+    f->readers++;
+    full_count(fs, f, true);
 }
 
 void efs_full_copy_end(struct efs *fs, uint32_t expert)
 {
-    assert(fs->full->at[expert].state == EFS_FULL_READY && fs->full->at[expert].readers > 0);
-    if (--fs->full->at[expert].readers)
+    struct efs_full *f = &fs->full->at[expert];
+    assert(f->state == EFS_FULL_READY && f->readers > 0);
+    full_count(fs, f, false);
+    f->readers--;
+    full_count(fs, f, true);
+    if (f->readers)
         return;
-    fs->full->copied_count--;
-    full_pin_end(fs, &fs->full->at[expert]);
     efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced during the copy */
     efs_retry(fs, EFS_RETRY_ADMIT);
 }
@@ -158,7 +140,7 @@ const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
     if (f->state == EFS_FULL_READY) {
         efs_full_copy_begin(fs, expert);
         data = f->memfile->data;
-        efs_lru_use(efs_full_list(fs, f), expert);
+        efs_lru_use(&fs->full->lists[f->protected], expert);
     }
     return data;
 }
@@ -167,17 +149,13 @@ const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
 
 void efs_full_lease(struct efs *fs, uint32_t expert)
 {
-    struct efs_full_pool *pool = fs->full;
-    struct efs_full *f = &pool->at[expert];
-    full_pin_begin(fs, f);
-    if (f->readers) /* its memory is no longer about to be freed: see efs_full_will_free() */
+    struct efs_full *f = &fs->full->at[expert];
+    if (f->readers) /* its memory is no longer about to be freed: see copied_count */
         efs_retry(fs, EFS_RETRY_BUDGET);
-    if (f->leases++ == 0) {
-        pool->leased_count++;
-        pool->leased_bytes += f->memfile->bytes;
-        pool->leased_evictable_bytes += f->protected ? 0 : f->memfile->bytes;
-    }
-    efs_lru_use(efs_full_list(fs, f), expert);
+    full_count(fs, f, false);
+    f->leases++;
+    full_count(fs, f, true);
+    efs_lru_use(&fs->full->lists[f->protected], expert);
 }
 
 /* The descriptor of the expert's file if the caller has its last lease, apart from that for mappings; < 0: none. */
@@ -199,21 +177,16 @@ static void full_set_mapped(struct efs_full_pool *pool, struct efs_full *f, bool
 
 bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
 {
-    struct efs_full_pool *pool = fs->full;
-    struct efs_full *f = &pool->at[expert];
+    struct efs_full *f = &fs->full->at[expert];
     int open = full_take_fd(f);
     if (open >= 0) {
         *fd = open;
-        full_set_mapped(pool, f, true); /* it was not looked at yet */
+        full_set_mapped(fs->full, f, true); /* it was not looked at yet */
     }
-    if (--f->leases)
-        return false;
-    assert(pool->leased_count > 0 && pool->leased_bytes >= f->memfile->bytes);
-    pool->leased_count--;
-    pool->leased_bytes -= f->memfile->bytes;
-    pool->leased_evictable_bytes -= f->protected ? 0 : f->memfile->bytes;
-    full_pin_end(fs, f);
-    return true;
+    full_count(fs, f, false);
+    f->leases--;
+    full_count(fs, f, true);
+    return f->leases == 0;
 }
 
 void efs_full_release(struct efs *fs, uint32_t expert, int *fd)
@@ -268,24 +241,20 @@ bool efs_full_any_in_use(const struct efs *fs)
     return fs->full->leased_count + fs->full->filling_count + fs->full->copied_count > 0;
 }
 
-void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_request_item *waiter, bool fresh)
-{
-    struct efs_full *f = &fs->full->at[expert];
-    assert(f->state == EFS_FULL_NONE && !f->memfile && !f->waiters);
-    f->state = EFS_FULL_FILLING;
-    f->waiters = waiter;
-    fs->full->filling_count++;
-    efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, efs_memfile_bytes(fs, expert));
-    efs_account_charge(&fs->account, EFS_ACCOUNT_UNTOUCHED, fresh ? efs_memfile_bytes(fs, expert) : 0);
-}
-
-struct efs_request_item *efs_full_join(struct efs *fs, uint32_t expert, struct efs_request_item *waiter)
+struct efs_request_item *efs_full_add_waiter(struct efs *fs, uint32_t expert, struct efs_request_item *waiter,
+                                             bool fresh)
 {
     struct efs_full *f = &fs->full->at[expert];
     struct efs_request_item *before = f->waiters;
-    assert(f->state == EFS_FULL_FILLING);
+    assert(f->state != EFS_FULL_READY && !f->memfile);
     f->waiters = waiter;
-    return before;
+    if (f->state == EFS_FULL_FILLING)
+        return before;
+    f->state = EFS_FULL_FILLING;
+    fs->full->filling_count++;
+    efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, efs_memfile_bytes(fs, expert));
+    efs_account_charge(&fs->account, EFS_ACCOUNT_UNTOUCHED, fresh ? efs_memfile_bytes(fs, expert) : 0);
+    return NULL;
 }
 
 struct efs_request_item *efs_full_filled(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh)
@@ -302,7 +271,7 @@ struct efs_request_item *efs_full_filled(struct efs *fs, uint32_t expert, struct
     f->memfile = memfile;
     if (memfile) {
         fs->full->ready_count++;
-        efs_lru_insert(efs_full_list(fs, f), expert, true);
+        efs_lru_insert(&fs->full->lists[f->protected], expert, true);
     }
     return waiters;
 }
@@ -315,21 +284,6 @@ void efs_full_stats(const struct efs *fs, struct efs_stats *stats)
     stats->leased_experts = fs->full->leased_count;
 }
 
-struct efs_memfile *efs_full_memfile_new(struct efs *fs, size_t bytes)
-{
-    return efs_memfile_new(&fs->full->memfiles, bytes);
-}
-
-errint_t efs_full_export(struct efs *fs, uint32_t expert)
-{
-    return efs_memfile_export(&fs->full->memfiles, fs->full->at[expert].memfile);
-}
-
-errint_t efs_full_make_window(struct efs *fs, uint32_t expert)
-{
-    return efs_memfile_make_window(&fs->full->memfiles, fs->full->at[expert].memfile);
-}
-
 errint_t efs_full_build(struct efs *fs)
 {
     uint32_t count = fs->store->expert_count;
@@ -339,8 +293,8 @@ errint_t efs_full_build(struct efs *fs)
     efs_memfiles_open(&fs->full->memfiles, fs->options.full_pool);
     if (fs->options.chunk_windows && fs->full->memfiles.tmpfs >= 0)
         fs->arena.memfiles = &fs->full->memfiles;
-    efs_lru_init(&fs->full->protected, &fs->full->at[0].link, sizeof(struct efs_full));
-    efs_lru_init(&fs->full->evictable, &fs->full->at[0].link, sizeof(struct efs_full));
+    for (unsigned i = 0; i < 2; i++)
+        efs_lru_init(&fs->full->lists[i], &fs->full->at[0].link, sizeof(struct efs_full));
     return 0;
 }
 

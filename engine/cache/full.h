@@ -16,20 +16,21 @@ struct efs_request_item;
 enum efs_full_state { EFS_FULL_NONE, EFS_FULL_FILLING, EFS_FULL_READY };
 struct efs_full {
     uint8_t state;            /* enum efs_full_state */
-    bool protected;           /* kept full by the cache state: in the protected list, else in the evictable one */
+    bool protected;           /* kept full by the cache state */
     bool mapped;              /* one of the leases is for processes that may still map the expert's closed file */
     uint32_t leases, readers; /* readers: copying from it now */
     struct efs_memfile *memfile;
     struct efs_request_item *waiters;
-    struct efs_link link; /* READY experts in order of last use, in the protected or evictable list */
+    struct efs_link link; /* READY experts in order of last use */
 };
 
 struct efs_full_pool {
-    struct efs_full *at; /* by expert */
-    struct efs_lru protected, evictable;
+    struct efs_full *at;     /* by expert */
+    struct efs_lru lists[2]; /* evictable, protected */
     struct efs_memfiles memfiles;
     struct efs_memfile *free; /* free list: memory files that are not EXPORTED, with their pages, for reuse */
-    uint32_t ready_count, leased_count, filling_count, copied_count;
+    uint32_t ready_count, filling_count, leased_count;
+    uint32_t copied_count; /* copied from and not leased: can be evicted when copying has ended */
     uint64_t leased_bytes, leased_evictable_bytes; /* of leased experts; of those that are not kept full */
     _Atomic uint32_t mapped_count;                 /* of experts that are `mapped` */
     uint32_t sampled;                              /* the expert with which efs_full_sample() goes on */
@@ -45,7 +46,12 @@ static inline const struct efs_full *efs_full_of(const struct efs *fs, uint32_t 
     return &fs->full->at[expert];
 }
 
-/* ---- full.c ---- */
+/* What memory files are made with; without lock. */
+static inline struct efs_memfiles *efs_full_memfiles(struct efs *fs)
+{
+    return &fs->full->memfiles;
+}
+
 /* Without lock, before threads are started and after they have ended. -ENOMEM. */
 errint_t efs_full_build(struct efs *fs);
 void efs_full_destroy(struct efs *fs);
@@ -55,14 +61,10 @@ void efs_full_copy_begin(struct efs *fs, uint32_t expert);
 void efs_full_copy_end(struct efs *fs, uint32_t expert);
 /* The same for a reader: returns the expert's bytes, valid until efs_full_copy_end(); NULL: not READY. */
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert);
-/* Whether an expert without leases is being copied from: it can be evicted when copying has ended. */
-bool efs_full_will_free(const struct efs *fs);
 /* Whether a READY expert without leases and readers is in a memory file of a kind that cannot serve this use. */
 bool efs_full_is_unusable(const struct efs_full *full, enum efs_memfile_kind use);
 /* A READY expert without leases and readers becomes NONE; the cache state is not updated. */
 void efs_full_evict(struct efs *fs, uint32_t expert);
-/* If efs_full_is_unusable(), calls efs_full_evict(). false: the expert stays. */
-bool efs_full_evict_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use);
 /* Starts or ends a lease on a READY expert. *fd, if it is changed: its descriptor, which the caller closes; the expert
  * is then `mapped`. true: the last lease has ended. */
 void efs_full_lease(struct efs *fs, uint32_t expert);
@@ -76,18 +78,13 @@ void efs_full_close(struct efs *fs, uint32_t expert);
  * it, and ends their leases. Without lock. Called by the plan thread every 500 ms, and when memory is short. */
 void efs_full_sample(struct efs *fs, uint32_t most);
 bool efs_full_any_in_use(const struct efs *fs); /* any expert is leased, being filled or copied from */
-/* Fills: a NONE expert is being filled for this waiter; fresh: in memory without pages. Join: adds a waiter to a
- * FILLING expert and returns the previous newest one. Filled: the expert is READY in this memory file, or NONE (NULL);
- * returns the waiters, newest first. */
-void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_request_item *waiter, bool fresh);
-struct efs_request_item *efs_full_join(struct efs *fs, uint32_t expert, struct efs_request_item *waiter);
+/* Adds a waiter to an expert that is being filled, and returns the previous newest one. NULL: the expert was NONE, and
+ * is being filled from here on; fresh: in memory without pages. */
+struct efs_request_item *efs_full_add_waiter(struct efs *fs, uint32_t expert, struct efs_request_item *waiter,
+                                             bool fresh);
+/* The expert is READY in this memory file, or NONE (NULL). Returns the waiters, newest first. */
 struct efs_request_item *efs_full_filled(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh);
 void efs_full_stats(const struct efs *fs, struct efs_stats *stats);
-/* Without lock: allocates a memory file, which is not counted yet; makes the memory file of a leased expert EXPORTED or
- * a WINDOW. */
-struct efs_memfile *efs_full_memfile_new(struct efs *fs, size_t bytes);
-errint_t efs_full_export(struct efs *fs, uint32_t expert);
-errint_t efs_full_make_window(struct efs *fs, uint32_t expert);
 /* Sets whether the cache state keeps the expert full. */
 void efs_full_protect(struct efs *fs, uint32_t expert, bool protected);
 void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes);
@@ -96,7 +93,5 @@ size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert); /* size of its 
 struct efs_memfile *efs_full_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use);
 /* Puts an expert's memory file on the free list, or frees it if it is EXPORTED. */
 void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile);
-/* The list, protected or evictable, of a READY expert. */
-struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *full);
 
 #endif

@@ -146,7 +146,7 @@ static errint_t gather_open(struct efs *fs, uint32_t file)
 {
     struct efs_whole_file *f = &fs->whole->at[file];
     if (!f->memfile)
-        f->memfile = efs_full_memfile_new(fs, (size_t)efs_page_up(efs_view_bytes(&fs->view, file)));
+        f->memfile = efs_memfile_new(efs_full_memfiles(fs), (size_t)efs_page_up(efs_view_bytes(&fs->view, file)));
     return f->memfile && f->memfile->name ? 0 : -ENOMEM;
 }
 

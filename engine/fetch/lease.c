@@ -73,7 +73,7 @@ void efs_item_start(struct efs *fs, struct efs_task *task)
 {
     struct efs_request_item *item = EFS_CONTAINER(task, struct efs_request_item, task);
     if (item->form == EFS_FORM_FULL && !item->memfile)
-        item->memfile = efs_full_memfile_new(fs, efs_memfile_bytes(fs, item->expert));
+        item->memfile = efs_memfile_new(efs_full_memfiles(fs), efs_memfile_bytes(fs, item->expert));
     if (item->form == EFS_FORM_FULL && (!item->memfile || memfile_prepare(&fs->view, item->expert, item->memfile) < 0))
         item->load_error = -ENOMEM; /* the system has no memory, although the budget had */
     efs_item_begin(item);
@@ -89,14 +89,16 @@ static struct efs_memfile *lease_memfile(const struct efs_lease *lease)
 
 int efs_lease_fd(const struct efs_lease *lease)
 {
-    errint_t rc = efs_is_this_process(lease->fs) ? efs_full_export(lease->fs, lease->expert) : -ECHILD;
+    errint_t rc = efs_is_this_process(lease->fs)
+                      ? efs_memfile_export(efs_full_memfiles(lease->fs), lease_memfile(lease))
+                      : -ECHILD;
     return rc < 0 ? rc : lease_memfile(lease)->fd;
 }
 
 errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window)
 {
-    const struct efs_memfile *memfile = lease_memfile(lease);
-    errint_t rc = efs_full_make_window(lease->fs, lease->expert);
+    struct efs_memfile *memfile = lease_memfile(lease);
+    errint_t rc = efs_memfile_make_window(efs_full_memfiles(lease->fs), memfile);
     *window = (struct efs_window){.number = memfile->window,
                                   .fd = -1,
                                   .bytes = memfile->bytes,

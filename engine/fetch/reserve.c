@@ -66,7 +66,9 @@ static errint_t coded_reserve(struct efs *fs, struct efs_request_item *item)
 /* Leases a READY expert, so that memory for the other items does not replace it. */
 static void full_lease_ready(struct efs *fs, struct efs_request_item *item)
 {
-    item->was_full = efs_full_evict_for(fs, item->expert, item->request->use);
+    item->was_full = efs_full_is_unusable(efs_full_of(fs, item->expert), item->request->use);
+    if (item->was_full)
+        efs_full_evict(fs, item->expert);
     if (efs_full_of(fs, item->expert)->state != EFS_FULL_READY)
         return;
     efs_lease_get(fs, item->expert);
@@ -248,12 +250,11 @@ static void item_commit(struct efs *fs, struct efs_request_item *item)
         efs_count(&fs->stats, leases_f, 1);
         efs_item_defer_answer(fs, item, 0);
     } else if (item->got == EFS_GOT_FILLING) {
-        item->next_waiter = efs_full_join(fs, item->expert, item);
+        item->next_waiter = efs_full_add_waiter(fs, item->expert, item, false);
     } else {
         if (item->got == EFS_GOT_MEMFILE) {
             item->fresh = !item->memfile || !item->memfile->populated;
-            item->next_waiter = NULL;
-            efs_full_fill(fs, item->expert, item, item->fresh);
+            item->next_waiter = efs_full_add_waiter(fs, item->expert, item, item->fresh);
         }
         efs_item_request_parts(item);
         efs_defer_task(fs, &item->task, item->ops->start);

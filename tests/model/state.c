@@ -171,9 +171,9 @@ static uint64_t full_hash(const struct efs *fs)
         for (const struct efs_request_item *item = f->waiters; item; item = item->next_waiter)
             hash = MIX(hash, listed(item), item->got == EFS_GOT_MEMFILE ? memfile_hash(item->memfile) : 0);
     }
-    const struct efs_lru *lists[] = {&fs->full->protected, &fs->full->evictable};
+    const struct efs_lru *lists = fs->full->lists;
     for (unsigned i = 0; i < 2; i++, hash = mix(hash, 1))
-        for (uint32_t e = lists[i]->oldest; e != EFS_NONE; e = efs_lru_newer(lists[i], e))
+        for (uint32_t e = lists[i].oldest; e != EFS_NONE; e = efs_lru_newer(&lists[i], e))
             hash = mix(hash, e);
     for (const struct efs_memfile *memfile = fs->full->free; memfile; memfile = memfile->next)
         hash = MIX(hash, 2, memfile_hash(memfile));
