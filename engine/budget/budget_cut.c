@@ -39,7 +39,7 @@ static uint64_t cut_for_leases(const struct efs *fs, uint64_t available)
 void efs_budget_cut(struct efs *fs)
 {
     const double *ratio = efs_cache_tuning(fs)->ratio;
-    efs_account_set_files(&fs->account, efs_whole_plan_bytes(fs));
+    efs_account_set_files(&fs->account, fs->whole->bytes);
     uint64_t segment = fs->arena.segment_bytes, available = efs_account_available(&fs->account);
     uint64_t leases = cut_for_leases(fs, available), transient = available / TRANSIENT_SHARE > segment ? 2 : 1;
     uint64_t prefetch = (fs->account.prefetch_bytes + segment - 1) / segment;

@@ -25,17 +25,19 @@ static bool file_is_pinned(const struct efs_whole_file *f)
     return f->state != EFS_WHOLE_READY || f->opens || f->mapped || f->readers;
 }
 
-/* A READY file is about to be opened or copied from; was. */
-static void file_pin_begin(struct efs *fs, const struct efs_whole_file *f)
+/* Adds a file to the bytes that are pinned, and open or mapped, or takes it off: around each change. */
+static void file_count(struct efs *fs, const struct efs_whole_file *f, bool add)
 {
-    if (!file_is_pinned(f))
-        efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->charged_bytes);
+    if (file_is_pinned(f))
+        (add ? efs_account_charge : efs_account_release)(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->charged_bytes);
+    if (f->opens || f->mapped)
+        fs->whole->opened_bytes += add ? f->charged_bytes : -f->charged_bytes;
 }
 
-static void file_pin_end(struct efs *fs, const struct efs_whole_file *f)
+/* Retries what waits for the memory of a file that is not pinned any more. */
+static void file_released(struct efs *fs, const struct efs_whole_file *f)
 {
     if (!file_is_pinned(f)) {
-        efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->charged_bytes);
         efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced meanwhile */
         efs_retry(fs, EFS_RETRY_ADMIT);
     }
@@ -43,20 +45,10 @@ static void file_pin_end(struct efs *fs, const struct efs_whole_file *f)
         efs_retry(fs, EFS_RETRY_IDLE);
 }
 
-/* The number of files in memory has changed. */
-static void files_changed(struct efs *fs, uint64_t bytes, bool more)
-{
-    struct efs_whole_files *files = fs->whole;
-    files->bytes = more ? files->bytes + bytes : files->bytes - bytes;
-    files->planned = false;
-    atomic_fetch_add(&files->any, more ? 1u : UINT32_MAX);
-    efs_retry(fs, EFS_RETRY_IDLE);
-}
-
 void efs_whole_note(struct efs *fs, uint32_t file, uint64_t bytes)
 {
     struct efs_whole_files *files = fs->whole;
-    if (!files->enabled || file >= files->count)
+    if (!files->ready || file >= files->count)
         return;
     struct efs_whole_file *f = &files->at[file];
     uint64_t size = efs_view_bytes(&fs->view, file), before = f->read_bytes;
@@ -105,7 +97,7 @@ void efs_whole_begin(struct efs *fs, uint32_t file)
     assert(f->state == EFS_WHOLE_NONE && fs->whole->filling == EFS_NONE);
     fs->whole->filling = file;
     f->state = EFS_WHOLE_FILLING;
-    files_changed(fs, file_bytes(fs, file), true);
+    fs->whole->bytes += file_bytes(fs, file);
 }
 
 uint64_t efs_whole_step(const struct efs *fs, uint32_t file, uint64_t end)
@@ -134,13 +126,15 @@ void efs_whole_filled(struct efs *fs, uint32_t file, uint64_t end)
     if (end < efs_view_bytes(&fs->view, file))
         return;
     assert(f->charged_bytes == f->memfile->bytes);
+    file_count(fs, f, false);
     f->state = EFS_WHOLE_READY;
+    file_count(fs, f, true);
     f->used = ++files->clock;
     files->filling = EFS_NONE;
     f->memfile->populated = true;
     efs_memfile_resize(f->memfile, end);
     efs_count(&fs->stats, gathered_files, 1);
-    file_pin_end(fs, f);
+    file_released(fs, f);
 }
 
 void efs_whole_abandon(struct efs *fs, bool failed)
@@ -158,11 +152,12 @@ void efs_whole_ended(struct efs *fs, uint32_t file)
 {
     struct efs_whole_file *f = &fs->whole->at[file];
     assert(f->state == EFS_WHOLE_DROPPED && !f->readers && !f->opens);
-    efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->charged_bytes);
+    file_count(fs, f, false);
     efs_account_return(&fs->account, EFS_ACCOUNT_FULL, f->charged_bytes);
     *f = (struct efs_whole_file){.failed = f->failed};
     fs->whole->filling = EFS_NONE;
-    files_changed(fs, file_bytes(fs, file), false);
+    fs->whole->bytes -= file_bytes(fs, file);
+    efs_retry(fs, EFS_RETRY_IDLE);
     efs_retry(fs, EFS_RETRY_BUDGET);
     efs_retry(fs, EFS_RETRY_EXTENTS);
     efs_retry(fs, EFS_RETRY_ADMIT);
@@ -172,15 +167,15 @@ bool efs_whole_evict_oldest(struct efs *fs)
 {
     struct efs_whole_files *files = fs->whole;
     struct efs_whole_file *oldest = NULL;
-    for (uint32_t i = 0; atomic_load(&files->any) && i < files->count; i++)
+    for (uint32_t i = 0; files->bytes && i < files->count; i++)
         if (!file_is_pinned(&files->at[i]) && (!oldest || files->at[i].used < oldest->used))
             oldest = &files->at[i];
     if (!oldest)
         return false;
-    uint64_t bytes = oldest->charged_bytes;
+    files->bytes -= oldest->charged_bytes;
+    efs_retry(fs, EFS_RETRY_IDLE);
     efs_defer_free(fs, oldest->memfile);
     *oldest = (struct efs_whole_file){0};
-    files_changed(fs, bytes, false);
     efs_count(&fs->stats, evictions_files, 1);
     return true;
 }
@@ -189,29 +184,18 @@ void efs_whole_yield(struct efs *fs)
 {
     struct efs_whole_files *files = fs->whole;
     files->requests++;
-    if (!atomic_load(&files->any) || efs_account_available(&fs->account) >= fs->extents->all_bytes)
+    if (!files->bytes || efs_account_available(&fs->account) >= fs->extents->all_bytes)
         return;
     efs_whole_abandon(fs, false);
     while (efs_whole_evict_oldest(fs)) {
     }
 }
 
-uint64_t efs_whole_plan_bytes(struct efs *fs)
-{
-    fs->whole->planned = true;
-    return fs->whole->bytes;
-}
-
-bool efs_whole_need_plan(const struct efs *fs)
-{
-    return !fs->whole->planned;
-}
-
 bool efs_whole_will_free(const struct efs *fs)
 {
     const struct efs_whole_files *files = fs->whole;
     bool will = files->filling != EFS_NONE;
-    for (uint32_t i = 0; atomic_load(&files->any) && i < files->count && !will; i++)
+    for (uint32_t i = 0; files->bytes && i < files->count && !will; i++)
         will = files->at[i].readers && !files->at[i].opens;
     return will;
 }
@@ -220,13 +204,14 @@ const uint8_t *efs_whole_pin(struct efs *fs, uint32_t file, uint64_t end)
 {
     struct efs_whole_files *files = fs->whole;
     const uint8_t *data = NULL;
-    if (file >= files->count || !atomic_load_explicit(&files->any, memory_order_relaxed))
+    if (file >= files->count || !atomic_load_explicit(&files->bytes, memory_order_relaxed))
         return NULL;
     efs_lock(fs);
     struct efs_whole_file *f = &files->at[file];
     if ((f->state == EFS_WHOLE_READY || f->state == EFS_WHOLE_FILLING) && f->filled_bytes >= end) {
-        file_pin_begin(fs, f);
+        file_count(fs, f, false);
         f->readers++;
+        file_count(fs, f, true);
         f->used = ++files->clock;
         data = f->memfile->data;
     }
@@ -239,8 +224,10 @@ void efs_whole_unpin(struct efs *fs, uint32_t file)
     struct efs_whole_file *f = &fs->whole->at[file];
     efs_lock(fs);
     assert(f->readers > 0);
+    file_count(fs, f, false);
     f->readers--;
-    file_pin_end(fs, f);
+    file_count(fs, f, true);
+    file_released(fs, f);
     efs_unlock(fs);
 }
 
@@ -261,32 +248,32 @@ static void file_close(struct efs *fs, struct efs_whole_file *f)
     assert(f->state == EFS_WHOLE_READY && f->opens > 0);
     for (int fd; f->opens == 1 && (fd = efs_memfile_take_fd(f->memfile)) >= 0;)
         file_look(fs, f, fd); /* again, if it was opened and closed meanwhile */
+    file_count(fs, f, false);
     f->opens--;
-    fs->whole->opened_bytes -= f->opens || f->mapped ? 0 : f->charged_bytes;
-    file_pin_end(fs, f);
+    file_count(fs, f, true);
+    file_released(fs, f);
 }
 
 void efs_keep_files(struct efs *fs, efs_whole_fn *whole, void *arg)
 {
     efs_lock(fs);
-    fs->whole->ready = whole;
+    fs->whole->ready = fs->full->memfiles.tmpfs >= 0 ? whole : NULL;
     fs->whole->ready_arg = arg;
-    fs->whole->enabled = fs->full->memfiles.tmpfs >= 0;
     efs_unlock(fs);
 }
 
 int efs_file_open(struct efs *fs, uint32_t file)
 {
     struct efs_whole_files *files = fs->whole;
-    if (file >= files->count || !atomic_load_explicit(&files->any, memory_order_relaxed))
+    if (file >= files->count || !atomic_load_explicit(&files->bytes, memory_order_relaxed))
         return -EAGAIN;
     efs_lock(fs);
     struct efs_whole_file *f = &files->at[file];
     bool ready = f->state == EFS_WHOLE_READY && !fs->closing;
     if (ready) {
-        file_pin_begin(fs, f);
-        files->opened_bytes += f->opens || f->mapped ? 0 : f->charged_bytes;
+        file_count(fs, f, false);
         f->opens++;
+        file_count(fs, f, true);
         f->used = ++files->clock;
     }
     efs_unlock(fs);
@@ -308,7 +295,7 @@ void efs_file_close(struct efs *fs, uint32_t file)
 void efs_whole_sample(struct efs *fs)
 {
     struct efs_whole_files *files = fs->whole;
-    for (uint32_t i = 0; atomic_load(&files->any) && i < files->count; i++) {
+    for (uint32_t i = 0; atomic_load(&files->bytes) && i < files->count; i++) {
         struct efs_whole_file *f = &files->at[i];
         efs_lock(fs);
         if (f->mapped && !f->opens) {
@@ -325,7 +312,7 @@ void efs_whole_sample(struct efs *fs)
 void efs_whole_stats(const struct efs *fs, struct efs_stats *stats)
 {
     const struct efs_whole_files *files = fs->whole;
-    for (uint32_t i = 0; atomic_load(&files->any) && i < files->count; i++) {
+    for (uint32_t i = 0; files->bytes && i < files->count; i++) {
         stats->whole_files += files->at[i].state == EFS_WHOLE_READY;
         stats->whole_bytes += files->at[i].charged_bytes;
     }
@@ -338,7 +325,6 @@ errint_t efs_whole_build(struct efs *fs)
     files->fs = fs;
     files->count = fs->view.expert_first;
     files->filling = EFS_NONE;
-    files->planned = true;
     files->at = efs_sys_calloc(files->count + 1u, sizeof(*files->at));
     for (uint32_t i = 0; i < files->count; i++)
         files->all_bytes += efs_view_bytes(&fs->view, i) < LEAST_BYTES ? 0 : file_bytes(fs, i);

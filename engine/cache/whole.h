@@ -40,28 +40,21 @@ struct efs_whole_files {
     struct efs *fs;
     struct efs_whole_file *at; /* by number of the file */
     uint32_t count;            /* of checkpoint files */
-    bool enabled;              /* efs_keep_files() */
-    efs_whole_fn *ready;
+    efs_whole_fn *ready;       /* efs_keep_files(); NULL: no file is gathered */
     void *ready_arg;
-    bool wanted;                  /* a file may have to be gathered */
-    bool planned;                 /* the pools are planned for the files that are in memory now */
-    uint32_t filling;             /* the file that is FILLING or DROPPED; EFS_NONE */
-    uint64_t all_bytes;           /* memory of all files that are worth gathering */
-    uint64_t bytes, opened_bytes; /* memory of files that are not NONE; of open and mapped ones */
+    bool wanted;            /* a file may have to be gathered */
+    uint32_t filling;       /* the file that is FILLING or DROPPED; EFS_NONE */
+    uint64_t all_bytes;     /* memory of all files that are worth gathering */
+    _Atomic uint64_t bytes; /* memory of files that are not NONE: no pool is planned for it */
+    uint64_t opened_bytes;  /* memory of files that are open or mapped */
     uint64_t clock;
     uint64_t requests;      /* of experts */
     uint64_t largest_bytes; /* of an expert in full */
-    _Atomic uint32_t any;   /* files that are not NONE */
     /* of fetch/gather.c: the job that fills, and the extent it waits for */
     struct efs_job job;
     struct efs_extent_waiter waiter;
     bool busy;
 };
-
-static inline uint64_t efs_whole_opened_bytes(const struct efs *fs)
-{
-    return fs->whole->opened_bytes;
-}
 
 /* Without lock, before threads are started and after they have ended. -ENOMEM. */
 errint_t efs_whole_build(struct efs *fs);
@@ -86,9 +79,6 @@ void efs_whole_ended(struct efs *fs, uint32_t file);
 bool efs_whole_evict_oldest(struct efs *fs);
 /* Experts are requested: evicts all such files, unless the pools have room for the whole store, coded. */
 void efs_whole_yield(struct efs *fs);
-/* Bytes of the budget for which no pool is planned from now on. */
-uint64_t efs_whole_plan_bytes(struct efs *fs);
-bool efs_whole_need_plan(const struct efs *fs); /* these bytes have changed since */
 /* Whether memory of files will be freed without a client: one is being filled, or copied from and not open. */
 bool efs_whole_will_free(const struct efs *fs);
 /* Starts copying bytes of the file up to `end`: returns the file's first byte; NULL: they are not in memory.

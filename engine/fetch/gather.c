@@ -193,7 +193,7 @@ static void gather_step(struct efs_job *job, struct efs_codec_scratch *scratch)
 void efs_gather_run(struct efs *fs)
 {
     struct efs_whole_files *files = fs->whole;
-    if (efs_whole_need_plan(fs))
+    if (fs->account.files_bytes != fs->whole->bytes)
         efs_budget_cut(fs);
     if (files->busy || fs->closing || !(files->wanted || files->filling != EFS_NONE))
         return;

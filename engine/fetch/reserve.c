@@ -149,7 +149,7 @@ static bool bytes_fit(const struct efs *fs, uint64_t coded, uint64_t full)
         chunks = coded;
     return coded <= efs_budget_coded(fs) &&
            (full == 0 ||
-            efs_account_fixed(&fs->account) + efs_whole_opened_bytes(fs) + chunks + full <= fs->account.budget_bytes);
+            efs_account_fixed(&fs->account) + fs->whole->opened_bytes + chunks + full <= fs->account.budget_bytes);
 }
 
 uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *item)
