@@ -9,6 +9,7 @@
 #include "cache.h"
 #include "container.h"
 #include "extent_internal.h"
+#include "whole.h"
 
 #include "codec_table.h"
 #include "hash.h"
@@ -26,6 +27,7 @@ struct efs_demotion {
     uint32_t head, count;
     uint32_t expert, extent, extent_end; /* being demoted */
     bool working, cancelled;             /* cancelled: ends after the current extent */
+    bool reserved;                       /* room in the budget for the following */
     struct efs_codec_scratch *scratch;   /* larger than the workers' scratch, for encoding */
     uint8_t *e, *sm;
 };
@@ -148,13 +150,9 @@ static uint64_t segments_minimum_bytes(const struct efs *fs)
  * expert. */
 static bool demotion_reserve(struct efs *fs, uint64_t bytes)
 {
-    uint64_t most = 0;
-    for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        if (efs_memfile_bytes(fs, e) > most)
-            most = efs_memfile_bytes(fs, e);
     efs_lock(fs);
     uint64_t left = fs->account.budget_bytes, least = fs->account.floor_segments * fs->arena.segment_bytes;
-    uint64_t fixed = efs_account_fixed(&fs->account) + bytes, always = fixed + least + most;
+    uint64_t fixed = efs_account_fixed(&fs->account) + bytes, always = fixed + least + fs->whole->largest_bytes;
     uint64_t now = fixed + segments_minimum_bytes(fs) + fs->account.bytes[EFS_ACCOUNT_FULL_PINNED];
     bool room = always <= left && now <= left;
     if (room) {
@@ -165,35 +163,23 @@ static bool demotion_reserve(struct efs *fs, uint64_t bytes)
     return room;
 }
 
-static void demotion_unreserve(struct efs *fs, uint64_t bytes)
-{
-    efs_lock(fs);
-    efs_account_release(&fs->account, EFS_ACCOUNT_FIXED, bytes);
-    efs_unlock(fs);
-}
-
-/* Allocates the buffers at the first demotion; they stay charged to the budget. false: no room or no memory. */
+/* Allocates the buffers at the first demotion; they stay charged to the budget, also if a part is missing until the
+ * next one. false: no room or no memory. */
 static bool demotion_alloc_buffers(struct efs_demotion *d)
 {
-    struct efs *fs = d->fs;
-    uint32_t n = fs->store->sb.shard_elements;
+    uint32_t n = d->fs->store->sb.shard_elements;
     size_t e = efs_shard_e_bound(n), sm = 0;
     if (d->scratch)
         return true;
     for (unsigned f = 0; f < EFS_FORMAT_COUNT; f++)
         if (efs_shard_sm_bound((enum efs_format)f, n) > sm)
             sm = efs_shard_sm_bound((enum efs_format)f, n);
-    if (!demotion_reserve(fs, e + sm + efs_codec_scratch_encoding_bytes(n)))
+    d->reserved = d->reserved || demotion_reserve(d->fs, e + sm + efs_codec_scratch_encoding_bytes(n));
+    if (!d->reserved)
         return false;
-    d->e = efs_sys_malloc(e);
-    d->sm = efs_sys_malloc(sm);
-    if (d->e && d->sm && efs_codec_scratch_new(n, &d->scratch) == 0)
-        return true;
-    free(d->e);
-    free(d->sm);
-    d->e = d->sm = NULL;
-    demotion_unreserve(fs, e + sm + efs_codec_scratch_encoding_bytes(n));
-    return false;
+    d->e = d->e ? d->e : efs_sys_malloc(e);
+    d->sm = d->sm ? d->sm : efs_sys_malloc(sm);
+    return d->e && d->sm && efs_codec_scratch_new(n, &d->scratch) == 0;
 }
 
 /* false: retry, because memory is being freed or segments are being prepared. */
