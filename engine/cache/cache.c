@@ -14,11 +14,6 @@
 
 /* ---- the cache state ---- */
 
-static uint64_t granules(uint64_t bytes)
-{
-    return (bytes + EFS_GRANULE - 1) / EFS_GRANULE * EFS_GRANULE;
-}
-
 /* Sets the bytes of an expert in each pool; 1 byte where the expert has no such component. */
 static void cache_expert_bytes(const struct efs *fs, uint32_t expert, uint64_t bytes[EFS_POOLS])
 {
@@ -27,7 +22,7 @@ static void cache_expert_bytes(const struct efs *fs, uint32_t expert, uint64_t b
         e += efs_extent_alloc_bytes(fs, efs_extent(fs, i), EFS_COMPONENT_E);
         sm += efs_extent_alloc_bytes(fs, efs_extent(fs, i), EFS_COMPONENT_SM);
     }
-    bytes[EFS_POOL_F] = granules(efs_view_expert_bytes(&fs->view, expert));
+    bytes[EFS_POOL_F] = efs_page_up(efs_view_expert_bytes(&fs->view, expert));
     bytes[EFS_POOL_C] = e + sm ? e + sm : 1;
     bytes[EFS_POOL_S] = sm ? sm : 1;
     bytes[EFS_POOL_E] = e ? e : 1;
@@ -60,6 +55,18 @@ uint64_t efs_cache_bytes(const struct efs_store *store)
     return sizeof(struct efs_cache) + (uint64_t)store->expert_count * (sizeof(struct efs_cache_expert) + 320);
 }
 
+static errint_t cache_new_policy(const struct efs_cache *r, enum efs_policy_kind kind, struct efs_policy **policy)
+{
+    const struct efs_policy_config config = {.kind = kind,
+                                             .layers = r->layers,
+                                             .experts = r->width,
+                                             .chosen = EFS_CACHE_CHOSEN,
+                                             .bytes = (const uint64_t(*)[EFS_POOLS])r->bytes,
+                                             .recode = true,
+                                             .seed = 1};
+    return efs_policy_new(&config, policy);
+}
+
 errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
 {
     const struct efs_store *store = fs->store;
@@ -83,14 +90,7 @@ errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
         return efs_fail(err, -ENOMEM, "%s: no memory for the cache state", store->path);
     for (uint32_t e = 0; e < store->expert_count; e++)
         cache_expert_bytes(fs, e, r->bytes[(size_t)r->expert[e].layer * r->width + r->expert[e].index]);
-    r->config = (struct efs_policy_config){.kind = EFS_POLICY_ZIPMOE,
-                                           .layers = r->layers,
-                                           .experts = r->width,
-                                           .chosen = 4,
-                                           .bytes = (const uint64_t(*)[EFS_POOLS])r->bytes,
-                                           .recode = true,
-                                           .seed = 1};
-    errint_t rc = efs_policy_new(&r->config, &r->policy);
+    errint_t rc = cache_new_policy(r, EFS_POLICY_ZIPMOE, &r->policy);
     if (rc == -EINVAL) { /* more layers or experts than a policy supports: eviction is LRU then */
         efs_log(fs, EFS_LOG_WARNING, "%s: too many experts to plan for; what is used last stays", store->path);
         return 0;
@@ -119,17 +119,15 @@ void efs_cache_destroy(struct efs *fs)
 /* Protects the components of pool `to` from eviction; queues a demotion if they are missing. */
 static void cache_apply_target(struct efs *fs, uint32_t expert, enum efs_pool to)
 {
-    efs_extents_protect(fs, expert, efs_pool_components(to));
-    if (fs->options.full_pool)
-        efs_full_protect(fs, expert, to == EFS_POOL_F);
-    if (efs_pool_components(to))
-        efs_demote(fs, expert);
+    efs_cache_protect(fs, expert, to);
+    efs_demote(fs, expert);
 }
 
-void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count)
+/* Applies moves of the policy to memory. Evicts nothing: that would change the policy and its array of moves. */
+static void cache_apply(struct efs *fs, const struct efs_move *moves, size_t count)
 {
     const struct efs_cache *r = fs->cache;
-    for (size_t i = 0; i < count; i++) { /* evicts nothing: that would change the policy and its array of moves */
+    for (size_t i = 0; i < count; i++) {
         cache_apply_target(fs, r->layer_first[moves[i].layer] + moves[i].expert, (enum efs_pool)moves[i].to);
         efs_count(&fs->stats, demotions, moves[i].to != EFS_POOL_M);
     }
@@ -150,7 +148,7 @@ static void cache_count_hit(struct efs *fs, uint32_t expert)
     struct efs_cache *r = fs->cache;
     char state = efs_cache_state(fs, expert);
     enum efs_pool pool = efs_cache_state_pool(state);
-    const uint64_t *bytes = r->bytes[(size_t)r->expert[expert].layer * r->width + r->expert[expert].index];
+    const uint64_t *bytes = efs_cache_expert_bytes(fs, expert);
     r->hits[pool]++;
     r->partial[pool] += state == 'S' || state == 'E' || state == 'P';
     r->saved_bytes[pool] += pool == EFS_POOL_M ? 0 : pool == EFS_POOL_F ? bytes[EFS_POOL_C] : bytes[pool];
@@ -197,18 +195,12 @@ void efs_cache_place(struct efs *fs, const struct efs_uses *uses)
         r->leased_peak_bytes = r->leased_recent_bytes;
         r->leased_recent_bytes = 0;
     }
-    efs_cache_apply(fs, moves, move_count);
+    cache_apply(fs, moves, move_count);
     for (uint32_t i = 0; i < uses->count; i++)
         cache_place_expert(fs, r->layer_first[uses->layer] + r->placements[i].expert,
                            (enum efs_pool)r->placements[i].target, uses->full);
     for (uint32_t i = 0; i < uses->count && !uses->full; i++)
         efs_policy_unpin(r->policy, uses->layer, uses->ids[i]);
-}
-
-/* Bytes of the decoded expert: the bytes that one use reads. */
-static uint64_t cache_use_bytes(const struct efs_cache *r, const struct efs_cache_expert *x)
-{
-    return r->bytes[(size_t)x->layer * r->width + x->index][EFS_POOL_F];
 }
 
 /* Whether the expert was requested AHEAD and not used since: its next use is counted already. */
@@ -231,7 +223,7 @@ void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *
         x->pins++;
         if (kind == EFS_USE_AHEAD) {
             x->pass = 0;
-            x->left_bytes = cache_use_bytes(r, x);
+            x->left_bytes = efs_cache_expert_bytes(fs, experts[i])[EFS_POOL_F];
         } else if (cache_was_counted_ahead(x)) {
             x->left_bytes = 0;
             if (r->policy)
@@ -246,12 +238,13 @@ void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *
         efs_record_request(fs, uses->layer, r->ids, r->tokens, uses->count, uses->named);
 }
 
-void efs_cache_fit(struct efs *fs)
+/* Lets the policy demote or drop experts above the sizes of the pools. Needs a policy. */
+static void cache_fit(struct efs *fs)
 {
     const struct efs_move *moves;
     size_t count;
     efs_policy_fit(fs->cache->policy, &moves, &count);
-    efs_cache_apply(fs, moves, count);
+    cache_apply(fs, moves, count);
 }
 
 void efs_cache_release(struct efs *fs, uint32_t expert)
@@ -265,7 +258,7 @@ void efs_cache_release(struct efs *fs, uint32_t expert)
         return;
     if (fs->full->at[expert].state == EFS_FULL_NONE)
         cache_not_full(fs, expert);
-    efs_cache_fit(fs); /* a pinned expert is not moved when its pool is reduced */
+    cache_fit(fs); /* a pinned expert is not moved when its pool is reduced */
 }
 
 void efs_cache_touched(struct efs *fs, uint32_t expert)
@@ -277,14 +270,16 @@ void efs_cache_touched(struct efs *fs, uint32_t expert)
  * Whether a read starts another use of the expert: its first read in a pass, or a read after all of its bytes were
  * read. A pass ends at a read 2 or more layers before the previous one (1 or more if the store has at most 2 layers).
  */
-static bool cache_is_another_use(struct efs_cache *r, struct efs_cache_expert *x, uint64_t bytes)
+static bool cache_is_another_use(struct efs *fs, uint32_t expert, uint64_t bytes)
 {
+    struct efs_cache *r = fs->cache;
+    struct efs_cache_expert *x = &r->expert[expert];
     if (x->layer + 2 <= r->pass_layer || (r->layers <= 2 && x->layer < r->pass_layer))
         r->pass++;
     r->pass_layer = x->layer;
     bool another = x->pass != r->pass + 1 || x->left_bytes == 0;
     if (another)
-        x->left_bytes = cache_use_bytes(r, x);
+        x->left_bytes = efs_cache_expert_bytes(fs, expert)[EFS_POOL_F];
     x->pass = r->pass + 1;
     x->left_bytes -= bytes < x->left_bytes ? bytes : x->left_bytes;
     return another;
@@ -296,7 +291,7 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes, struct efs_
     struct efs_cache_expert *x = &r->expert[expert];
     *uses = (struct efs_uses){.layer = x->layer, .ids = r->ids};
     bool counted = cache_was_counted_ahead(x); /* of any pass: requests may be a pass ahead of reads */
-    if (!cache_is_another_use(r, x, bytes))
+    if (!cache_is_another_use(fs, expert, bytes))
         return;
     x->touches++;
     if (counted)
@@ -344,31 +339,18 @@ static void policy_copy_state(struct efs_cache *r, struct efs_policy *from, stru
 errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind)
 {
     struct efs_cache *r = fs->cache;
-    for (;;) {
-        struct efs_policy *from, *to;
-        efs_lock(fs);
-        from = r->policy;
-        struct efs_policy_config config = r->config;
-        efs_unlock(fs);
-        if (!from)
-            return 0;
-        config.kind = kind;
-        errint_t rc = efs_policy_new(&config, &to);
-        if (rc < 0)
-            return rc;
-        efs_lock(fs);
-        bool done = r->policy == from; /* false: another thread changed the policy; retry */
-        if (done) {
-            policy_copy_state(r, from, to, r->ids);
-            r->policy = to;
-            r->config = config;
-            r->tuning.policy = config.kind;
-        }
-        efs_unlock(fs);
-        efs_policy_free(done ? from : to);
-        if (done)
-            return 0;
-    }
+    struct efs_policy *policy;
+    errint_t rc = cache_new_policy(r, kind, &policy);
+    if (rc < 0)
+        return rc == -EINVAL ? 0 : rc; /* -EINVAL: the store has no policy */
+    efs_lock(fs);
+    struct efs_policy *from = r->policy;
+    policy_copy_state(r, from, policy, r->ids);
+    r->policy = policy;
+    r->tuning.policy = kind;
+    efs_unlock(fs);
+    efs_policy_free(from);
+    return 0;
 }
 
 void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)
@@ -378,7 +360,7 @@ void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)
         return;
     efs_policy_user_pin(fs->cache->policy, x->layer, x->index, pool);
     if (pool == EFS_POOL_M)
-        efs_cache_fit(fs);
+        cache_fit(fs);
 }
 
 void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capacity_bytes[EFS_POOLS])
@@ -390,10 +372,5 @@ void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capac
     if (!r->policy)
         return;
     efs_policy_resize(r->policy, capacity_bytes, &moves, &count);
-    efs_cache_apply(fs, moves, count);
-}
-
-void efs_cache_seed(struct efs *fs, uint32_t layer, const uint32_t *counts, uint64_t passes)
-{
-    efs_policy_seed(fs->cache->policy, layer, counts, passes);
+    cache_apply(fs, moves, count);
 }

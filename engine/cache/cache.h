@@ -24,6 +24,8 @@
 #include "extent.h"
 #include "full.h"
 
+#define EFS_CACHE_CHOSEN 4.0 /* experts in a request that policy and plans assume */
+
 /* Settings for the sizes of the pools. */
 struct efs_cache_tuning {
     enum efs_policy_kind policy;
@@ -44,9 +46,8 @@ struct efs_cache_expert {  /* by expert number */
 
 struct efs_cache {
     struct efs_policy *policy; /* NULL: the store has no experts, or too many */
-    struct efs_policy_config config;
-    uint32_t layers, width; /* layers of all stacks, as the policy numbers them; experts of the widest */
-    uint32_t *layer_first;  /* [layers + 1]: expert numbers */
+    uint32_t layers, width;    /* layers of all stacks, as the policy numbers them; experts of the widest */
+    uint32_t *layer_first;     /* [layers + 1]: expert numbers */
     uint64_t (*bytes)[EFS_POOLS];
     struct efs_cache_expert *expert;
     struct efs_cache_tuning tuning; /* after a change call efs_budget_cut(); the policy: efs_cache_set_policy() */
@@ -98,8 +99,6 @@ void efs_cache_place(struct efs *fs, const struct efs_uses *uses);
 void efs_cache_release(struct efs *fs, uint32_t expert);
 /* Counts in efs_expert_info.touches, also for a use that was requested AHEAD. */
 void efs_cache_touched(struct efs *fs, uint32_t expert);
-/* The ranks of experts of a layer, by the policy's numbers. */
-void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t *ranks);
 /* Bytes of an expert are read from a file, without a lease. Counts one use per pass through the layers, and one more
  * after all bytes of the expert. Does not pin it. */
 void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes, struct efs_uses *uses);
@@ -107,6 +106,8 @@ bool efs_cache_pinned(const struct efs *fs, uint32_t expert);
 
 /* ---- losses and moves ---- */
 
+/* Protects the components of a pool from eviction, and no others. */
+void efs_cache_protect(struct efs *fs, uint32_t expert, enum efs_pool pool);
 /* Kept components of the expert were evicted, or could not be loaded. */
 void efs_cache_lost(struct efs *fs, uint32_t expert);
 /* The expert's full form was evicted, or could not be decoded. */
@@ -115,11 +116,6 @@ void efs_cache_lost_full(struct efs *fs, uint32_t expert);
  * none. */
 bool efs_full_evict_oldest(struct efs *fs, bool kept);
 void efs_cache_leased(struct efs *fs); /* leased_evictable_bytes has grown */
-
-/* Applies moves of the policy to memory. */
-void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count);
-/* Lets the policy demote or drop experts above the sizes of the pools. Needs a policy. */
-void efs_cache_fit(struct efs *fs);
 
 /* ---- queries ---- */
 
@@ -138,8 +134,6 @@ const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert);
 
 /* Sets the limit of all pools together, and of each; evicts the victims. */
 void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capacity_bytes[EFS_POOLS]);
-/* Initialises the policy's counts of a layer: requests of each expert in this number of passes. */
-void efs_cache_seed(struct efs *fs, uint32_t layer, const uint32_t *counts, uint64_t passes);
 
 /* Changes the policy, which takes over cache state, counts, pins and user pins; call efs_budget_cut() afterwards.
  * Without lock. 0, -ENOMEM. */

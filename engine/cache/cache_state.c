@@ -111,21 +111,20 @@ const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert)
     return r->bytes[(size_t)r->expert[expert].layer * r->width + r->expert[expert].index];
 }
 
-void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t *ranks)
-{
-    efs_policy_ranks(fs->cache->policy, layer, ids, count, ranks);
-}
+/* ---- protection, losses ---- */
 
-/* ---- losses ---- */
+void efs_cache_protect(struct efs *fs, uint32_t expert, enum efs_pool pool)
+{
+    efs_extents_protect(fs, expert, efs_pool_components(pool));
+    efs_full_protect(fs, expert, pool == EFS_POOL_F);
+}
 
 /* Sets the policy's state of the expert to M, and makes all of its components evictable. */
 static void cache_set_missing(struct efs *fs, uint32_t expert)
 {
     const struct efs_cache_expert *x = &fs->cache->expert[expert];
     efs_policy_set(fs->cache->policy, x->layer, x->index, EFS_POOL_M);
-    efs_extents_protect(fs, expert, 0);
-    if (fs->options.full_pool)
-        efs_full_protect(fs, expert, false);
+    efs_cache_protect(fs, expert, EFS_POOL_M);
 }
 
 void efs_cache_lost(struct efs *fs, uint32_t expert)

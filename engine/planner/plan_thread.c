@@ -286,12 +286,11 @@ static void thread_plan(struct efs_plan_thread *s)
     struct efs_cache_tuning tuning = *now;
     uint64_t bytes = efs_cache(fs)->pools_bytes;
     unsigned pools = pools_now(fs);
-    const double chosen = efs_cache(fs)->config.chosen;
     const double product_ns[2] = {s->product_ns[0], s->product_ns[1]};
     efs_unlock(fs);
     uint64_t begin = efs_now_ns();
     int rc = bytes && (pools || tuning.fixed_plan)
-                 ? make_plan(s, &tuning, bytes, pools, chosen, product_ns, &skew, &plan)
+                 ? make_plan(s, &tuning, bytes, pools, EFS_CACHE_CHOSEN, product_ns, &skew, &plan)
                  : -ENODATA;
     uint64_t took = efs_now_ns() - begin;
     efs_lock(fs);
@@ -331,7 +330,7 @@ void efs_plan_thread_record(struct efs *fs, uint32_t layer, const uint32_t *ids,
     struct efs_plan_thread *s = fs->plan_thread;
     if (!s)
         return;
-    efs_cache_ranks(fs, layer, ids, count, s->ranks);
+    efs_policy_ranks(efs_cache(fs)->policy, layer, ids, count, s->ranks);
     efs_history_request(&s->recent, layer, ids, s->ranks, count);
     s->requests++;
     if (s->requests % DRIFT_EVERY == 0)
@@ -456,7 +455,8 @@ static void plan_thread_seed(struct efs_plan_thread *s)
     struct efs *fs = s->fs;
     for (uint32_t l = 0; l < s->history.layers; l++)
         if (s->history.passes[l])
-            efs_cache_seed(fs, l, s->history.counts + (size_t)l * s->history.experts, s->history.passes[l]);
+            efs_policy_seed(efs_cache(fs)->policy, l, s->history.counts + (size_t)l * s->history.experts,
+                            s->history.passes[l]);
 }
 
 /* Allocates the state that plans need. */
