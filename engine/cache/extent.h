@@ -90,15 +90,11 @@ struct efs_extent_waiter {
      * pushed. */
     bool (*loaded)(struct efs *fs, struct efs_extent_waiter *waiter);
     uint32_t extent;
-    bool long_term;   /* it keeps its reference for an unbounded time; requested by efs_extent_reserve() only */
-    uint8_t reserved; /* enum efs_reserved */
-    struct efs_extent_load *load; /* EFS_RESERVED_LOAD: not started yet */
+    bool long_term;  /* it keeps its reference for an unbounded time; requested by efs_extent_reserve() only */
+    bool referenced; /* by efs_extent_reserve(): the extent is in memory */
+    struct efs_extent_load *load; /* of efs_extent_reserve(): not started yet */
     errint_t error;               /* -ENOMEM: no memory for the extent, possibly for long; use efs_uncached_read() */
 };
-
-/* What efs_extent_reserve() has done: nothing; added a reference to an extent in memory; allocated memory for a load;
- * found that the extent is being read. */
-enum efs_reserved { EFS_RESERVED_NOTHING, EFS_RESERVED_REF, EFS_RESERVED_LOAD, EFS_RESERVED_READING };
 
 struct efs_extents {
     struct efs_extent *at; /* [count] */

@@ -45,12 +45,13 @@ static void extent_load_or_queue(struct efs *fs, uint32_t extent)
 bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    enum efs_reserved reserved = (enum efs_reserved)waiter->reserved;
-    bool complete = efs_extent_is_complete(x), referenced = reserved == EFS_RESERVED_REF;
+    struct efs_extent_load *load = waiter->load;
+    bool complete = efs_extent_is_complete(x), referenced = waiter->referenced;
     efs_extent_accessed(fs, extent, pace);
     efs_extent_used(fs, x);
     waiter->extent = extent;
-    waiter->reserved = EFS_RESERVED_NOTHING;
+    waiter->referenced = false;
+    waiter->load = NULL;
     waiter->error = 0;
     if (complete && fs->admission_starved && !referenced) {
         /* its memory may be needed: read uncached, so that the references on it end */
@@ -65,10 +66,10 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, str
     }
     waiter->next = x->waiters;
     x->waiters = waiter;
-    if (reserved == EFS_RESERVED_LOAD) {
-        if (waiter->load->was == EFS_EXTENT_QUEUED)
+    if (load) {
+        if (load->was == EFS_EXTENT_QUEUED)
             efs_lru_remove(&fs->extents->waiting, extent);
-        efs_extent_load_start(fs, waiter->load);
+        efs_extent_load_start(fs, load);
     } else if (x->state != EFS_EXTENT_IDLE) {
         load_raise(fs, extent);
     } else {
@@ -97,35 +98,30 @@ static bool extent_is_being_read(const struct efs *fs, uint32_t extent)
 errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    assert(waiter->long_term && waiter->reserved == EFS_RESERVED_NOTHING);
+    assert(waiter->long_term && !waiter->referenced && !waiter->load);
     if (efs_extent_is_complete(x)) {
         efs_extent_ref(fs, x, waiter);
-        waiter->reserved = EFS_RESERVED_REF;
+        waiter->referenced = true;
         return 0;
     }
-    if (x->state == EFS_EXTENT_LOADING) {
-        if (!extent_is_being_read(fs, extent))
-            return -EAGAIN;
-        waiter->reserved = EFS_RESERVED_READING;
-        return 0;
-    }
+    if (x->state == EFS_EXTENT_LOADING)
+        return extent_is_being_read(fs, extent) ? 0 : -EAGAIN;
     errint_t rc;
     do
         rc = efs_extent_load_prepare(fs, extent, EFS_LOAD_DEMAND, &waiter->load);
     while (rc == -EAGAIN && efs_extents_only_long_refs(fs) &&
            efs_extents_evict(fs, EFS_VICTIMS_KEPT) == EFS_EVICTED_ONE);
-    if (rc == 0)
-        waiter->reserved = EFS_RESERVED_LOAD;
     return rc;
 }
 
 void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter)
 {
-    if (waiter->reserved == EFS_RESERVED_REF)
+    if (waiter->referenced)
         efs_extent_unref_long(fs, waiter->extent);
-    else if (waiter->reserved == EFS_RESERVED_LOAD)
+    if (waiter->load)
         efs_extent_load_abandon(fs, waiter->load);
-    waiter->reserved = EFS_RESERVED_NOTHING;
+    waiter->referenced = false;
+    waiter->load = NULL;
 }
 
 /* ---- queue for memory ---- */

@@ -226,8 +226,8 @@ static uint64_t load_hash(const struct efs_load *load)
     uint64_t hash = MIX(load->refs, load->job_next);
     for (uint32_t i = 0; i < load->part_count; i++) {
         const struct efs_part *p = &load->parts[i];
-        hash =
-            MIX(hash, p->next_shard, p->done_shards, p->ready, p->early, p->waiter.reserved, (uint64_t)p->waiter.error);
+        hash = MIX(hash, p->next_shard, p->done_shards, p->ready, p->early, p->waiter.referenced,
+                   p->waiter.load != NULL, (uint64_t)p->waiter.error);
     }
     return hash;
 }
