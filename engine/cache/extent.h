@@ -130,17 +130,6 @@ static inline const struct efs_extent *efs_extent(const struct efs *fs, uint32_t
     return &fs->extents->at[extent];
 }
 
-/* The extents of an object: the first, and the one after its last. */
-static inline uint32_t efs_object_extent_first(const struct efs *fs, uint32_t object)
-{
-    return fs->extents->object_first[object];
-}
-
-static inline uint32_t efs_object_extent_end(const struct efs *fs, uint32_t object)
-{
-    return fs->extents->object_first[object + 1];
-}
-
 /* Whether an extent waits for memory. */
 static inline bool efs_extents_wait(const struct efs *fs)
 {
@@ -212,8 +201,8 @@ void efs_extents_evict_retiring(struct efs *fs);
 /* Whether raw bytes [begin, begin + bytes) of the extent's object can be read by efs_uncached_read() instead of loading
  * the extent: it has several shards, one of which has them all, and is neither in memory nor being loaded. */
 bool efs_extent_may_read_shard(const struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes);
-/* Starts loading the extents of a group without waiting, within the limit of read-ahead. */
-void efs_group_read_ahead(struct efs *fs, uint32_t group);
+/* Starts loading the extents of an expert without waiting, within the limit of read-ahead. */
+void efs_expert_read_ahead(struct efs *fs, uint32_t expert);
 /* Sets the components that the policy keeps of an expert's extents; 0: all become evictable. */
 void efs_extents_protect(struct efs *fs, uint32_t expert, unsigned components);
 /* The components that all extents of an expert have; *some: whether any extent has any. */

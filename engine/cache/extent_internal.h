@@ -80,6 +80,12 @@ static inline uint32_t efs_expert_extent_end(const struct efs *fs, uint32_t expe
     return fs->extents->object_first[g->object_first + g->object_count];
 }
 
+/* The components to be read; 0 while it is loaded or waits for memory. */
+static inline unsigned efs_extent_missing(const struct efs_extent *x)
+{
+    return x->state == EFS_EXTENT_IDLE ? x->required & ~(unsigned)x->resident : 0;
+}
+
 /* Raw bytes of a whole shard of the object. */
 uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
 

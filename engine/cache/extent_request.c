@@ -162,9 +162,9 @@ static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes
 bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
+    size_t bytes = efs_extent_span(fs, x, efs_extent_missing(x));
+    if (bytes == 0)
         return true;
-    size_t bytes = efs_extent_span(fs, x, x->required & ~(unsigned)x->resident);
     if (!efs_extents_scan_reserve(fs, bytes))
         return false;
     efs_extent_accessed(fs, extent, EFS_PACE_SCAN);
@@ -174,14 +174,12 @@ bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent)
     return started;
 }
 
-void efs_group_read_ahead(struct efs *fs, uint32_t group)
+void efs_expert_read_ahead(struct efs *fs, uint32_t expert)
 {
-    const struct efs_disk_group *g = &fs->store->groups[group];
-    for (uint32_t i = fs->extents->object_first[g->object_first];
-         i < fs->extents->object_first[g->object_first + g->object_count]; i++) {
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
         struct efs_extent *x = &fs->extents->at[i];
-        if (x->state == EFS_EXTENT_IDLE && x->resident != x->required)
-            extent_load_ahead(fs, x, efs_extent_span(fs, x, x->required & ~(unsigned)x->resident));
+        if (efs_extent_missing(x))
+            extent_load_ahead(fs, x, efs_extent_span(fs, x, efs_extent_missing(x)));
     }
 }
 
@@ -190,11 +188,8 @@ void efs_group_read_ahead(struct efs *fs, uint32_t group)
 uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        const struct efs_extent *x = &fs->extents->at[i];
-        if (x->state == EFS_EXTENT_IDLE)
-            bytes += efs_extent_span(fs, x, x->required & ~(unsigned)x->resident);
-    }
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++)
+        bytes += efs_extent_span(fs, &fs->extents->at[i], efs_extent_missing(&fs->extents->at[i]));
     return bytes;
 }
 
@@ -202,12 +197,12 @@ uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn 
 {
     uint32_t started = 0;
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        const struct efs_extent *x = &fs->extents->at[i];
-        if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
+        struct efs_extent *x = &fs->extents->at[i];
+        if (!efs_extent_missing(x))
             continue;
         if (fs->closing || fs->admission_starved || efs_extent_load(fs, i, EFS_LOAD_PREFETCH, done) < 0)
             break;
-        efs_extent_set_kind(fs, &fs->extents->at[i], EFS_LIST_PREFETCHED);
+        efs_extent_set_kind(fs, x, EFS_LIST_PREFETCHED);
         started++;
     }
     efs_count(&fs->stats, guessed_extents, started);

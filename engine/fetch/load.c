@@ -21,9 +21,10 @@ struct efs_load_job {
 static void item_count(const struct efs *fs, const struct efs_request_item *item, uint32_t *parts, uint32_t *shards)
 {
     uint32_t n;
+    const uint32_t *object_first = efs_extents(fs)->object_first;
     const struct efs_expert_part *objects = efs_view_expert_parts(&fs->view, item->expert, &n);
     for (uint32_t i = 0; i < n; i++) {
-        *parts += efs_object_extent_end(fs, objects[i].object) - efs_object_extent_first(fs, objects[i].object);
+        *parts += object_first[objects[i].object + 1] - object_first[objects[i].object];
         *shards += fs->store->objects[objects[i].object].shard_count;
     }
 }
@@ -34,12 +35,12 @@ static bool part_loaded(struct efs *fs, struct efs_extent_waiter *waiter);
 static void item_add_parts(const struct efs *fs, struct efs_request_item *item, struct efs_load *load)
 {
     uint32_t n;
+    const uint32_t *object_first = efs_extents(fs)->object_first;
     const struct efs_expert_part *objects = efs_view_expert_parts(&fs->view, item->expert, &n);
     item->load = load;
     item->parts = &load->parts[load->part_count];
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t x = efs_object_extent_first(fs, objects[i].object);
-             x < efs_object_extent_end(fs, objects[i].object); x++) {
+        for (uint32_t x = object_first[objects[i].object]; x < object_first[objects[i].object + 1]; x++) {
             struct efs_part *p = &load->parts[load->part_count++];
             uint64_t begin = efs_extent_begin(fs, x), end;
             efs_extent_at(fs, objects[i].object, begin, &end);

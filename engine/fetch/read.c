@@ -350,7 +350,7 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
     /* loads the expert's other extents, too, except for sequential readers, which have read-ahead */
     if (group < fs->store->expert_count && step->pace == EFS_PACE_RANDOM &&
         efs_expert_coded_bytes(fs, group) <= fs->account.budget_bytes / WHOLE_EXPERT_SHARE)
-        efs_group_read_ahead(fs, group);
+        efs_expert_read_ahead(fs, group);
     return false;
 }
 

@@ -29,7 +29,8 @@ static bool item_alloc(struct efs_request_item *item, const struct efs_expert_pa
 static void describe_shards(const struct efs *fs, uint32_t object, struct efs_coded_shard *out)
 {
     const struct efs_disk_object *o = &fs->store->objects[object];
-    for (uint32_t x = efs_object_extent_first(fs, object); x < efs_object_extent_end(fs, object); x++) {
+    const uint32_t *first_extent = &efs_extents(fs)->object_first[object];
+    for (uint32_t x = first_extent[0]; x < first_extent[1]; x++) {
         const struct efs_extent *extent = efs_extent(fs, x);
         const struct efs_disk_shard *first = efs_extent_first_shard(fs, extent);
         for (uint32_t i = 0; i < extent->shard_count; i++) {

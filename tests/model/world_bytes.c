@@ -138,7 +138,7 @@ static uint8_t slot_tag_at(const uint8_t *chunk)
 
 static void on_decode_slot(struct efs *fs, uint32_t object, const uint8_t *e, const uint8_t *sm, void *dst)
 {
-    uint32_t extent = efs_object_extent_first(fs, object);
+    uint32_t extent = efs_extents(fs)->object_first[object];
     assert_int_equal(slot_tag_at(e), tag_of(extent, EFS_COMPONENT_E));
     assert_int_equal(slot_tag_at(sm), tag_of(extent, EFS_COMPONENT_SM));
     decoded_to(dst, expert_tag(fs->store->objects[object].group));
