@@ -64,7 +64,6 @@ struct efs_extent {
     uint8_t kind;                          /* the list for it while it is evictable */
     bool discard;                          /* damaged: dropped with the last reference */
     uint32_t refs;                         /* references; an extent with references is whole and not evicted */
-    uint32_t long_refs;                    /* references of waiters with `long_term` */
     uint32_t ahead_bytes;                  /* bytes read ahead and not used yet */
     uint64_t scan_clock;                   /* efs_streams.clock at the last read or read-ahead by a stream */
     struct efs_block e, sm;
@@ -154,16 +153,15 @@ uint32_t efs_extents_size(struct efs *fs, size_t max_bytes);
 uint64_t efs_extents_table_bytes(const struct efs *fs);
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err);
 void efs_extents_destroy(struct efs *fs);
-/* Drops a reference. used_up: the extent will not be used again soon, and is evicted before other extents and before
- * the pool grows. _put() without lock, _unref() with lock held. */
-void efs_extent_put(struct efs *fs, uint32_t extent);
-void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up);
+/* Drops the reference of a waiter. used_up: the extent will not be used again soon, and is evicted before other extents
+ * and before the pool grows. _put() without lock, _unref() with lock held. */
+void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter);
+void efs_extent_unref(struct efs *fs, const struct efs_extent_waiter *waiter, bool used_up);
 /* The same for an extent that is used up, without taking the lock while nothing waits for memory: the reference is
  * dropped by the next efs_extents_put_used_up(), which the caller calls before it frees the waiter. Without lock. */
 void efs_extent_put_later(struct efs *fs, struct efs_extent_waiter *waiter);
 void efs_extents_put_used_up(struct efs *fs); /* with lock held */
 void efs_extents_set_wanted(struct efs *fs);  /* something waits for memory, or nothing does any more; with lock held */
-void efs_extent_unref_long(struct efs *fs, uint32_t extent); /* with lock held; for waiters with `long_term` */
 /* Decodes raw bytes [begin, begin + bytes) of an object, all inside the referenced extent, into dst; in a shared extent
  * they may continue in the next objects. Chunks are checked before their first use. 0, -EUCLEAN. */
 errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst,

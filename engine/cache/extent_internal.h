@@ -152,11 +152,11 @@ static inline bool efs_extent_is_complete(const struct efs_extent *x)
     return x->state == EFS_EXTENT_IDLE && x->resident == x->required;
 }
 
-/* Adds a reference, for a waiter or a caller that did not have to wait. */
-void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter);
+/* Adds a reference for a waiter, or a caller that did not have to wait. */
+void efs_extent_ref(struct efs *fs, const struct efs_extent_waiter *waiter);
 /* Completes a waiter that was removed from the extent's list, or all waiters, with the error, or with 0 and a
  * reference. */
-void efs_extent_complete_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *waiter, errint_t error);
+void efs_extent_complete_waiter(struct efs *fs, struct efs_extent_waiter *waiter, errint_t error);
 void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t error);
 /* Allocates these components, which the extent lacks; evicts for it, except for EFS_LOAD_WARM. 0: the extent is
  * LOADING; -EAGAIN: the memory is in use or being freed; -ENOMEM: none is available, and none will be freed. */

@@ -85,30 +85,32 @@ bool efs_extents_only_long_refs(const struct efs *fs)
     return extents->refs == extents->long_refs && !loading && !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing;
 }
 
-static void extent_count_long_ref(struct efs *fs, const struct efs_extent *x, bool hold)
+/* Counts a reference of a waiter, or ends that. */
+static void extent_count_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter, uint32_t by)
 {
     const struct efs_block *blocks[] = {&x->e, &x->sm};
+    x->refs += by;
+    fs->extents->refs += by;
+    if (!waiter->long_term)
+        return;
+    fs->extents->long_refs += by;
     for (unsigned i = 0; i < 2; i++)
         if (blocks[i]->data)
-            fs->arena.segments[blocks[i]->segment].long_refs += hold ? 1u : -1u;
+            fs->arena.segments[blocks[i]->segment].long_refs += by;
     if (fs->account.bytes[EFS_ACCOUNT_RETIRING])
         efs_retry(fs, EFS_RETRY_BUDGET);
 }
 
-void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter)
+void efs_extent_ref(struct efs *fs, const struct efs_extent_waiter *waiter)
 {
-    x->refs++;
-    fs->extents->refs++;
-    fs->extents->long_refs += waiter->long_term;
-    if (waiter->long_term && x->long_refs++ == 0)
-        extent_count_long_ref(fs, x, true);
+    extent_count_ref(fs, &fs->extents->at[waiter->extent], waiter, 1);
 }
 
-void efs_extent_complete_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *w, errint_t error)
+void efs_extent_complete_waiter(struct efs *fs, struct efs_extent_waiter *w, errint_t error)
 {
     w->error = error;
     if (error == 0)
-        efs_extent_ref(fs, x, w);
+        efs_extent_ref(fs, w);
     if (error < 0 || !w->loaded || !w->loaded(fs, w))
         efs_defer_job(fs, &w->job, EFS_JOB_NORMAL);
 }
@@ -118,17 +120,18 @@ void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t 
     struct efs_extent_waiter *w = x->waiters, *next;
     for (x->waiters = NULL; w; w = next) {
         next = w->next;
-        efs_extent_complete_waiter(fs, x, w, error);
+        efs_extent_complete_waiter(fs, w, error);
     }
 }
 
-void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
+void efs_extent_unref(struct efs *fs, const struct efs_extent_waiter *waiter, bool used_up)
 {
+    struct efs_extent *x = &fs->extents->at[waiter->extent];
     if (used_up)
-        efs_extent_evict_first(fs, extent);
-    fs->extents->refs--;
-    if (--fs->extents->at[extent].refs == 0) {
-        efs_extent_released(fs, extent);
+        efs_extent_evict_first(fs, waiter->extent);
+    extent_count_ref(fs, x, waiter, -1u);
+    if (x->refs == 0) {
+        efs_extent_released(fs, waiter->extent);
         retry_waiting(fs);
         efs_retry(fs, EFS_RETRY_SEGMENTS);
         efs_retry(fs, EFS_RETRY_IDLE);
@@ -137,19 +140,10 @@ void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
     }
 }
 
-void efs_extent_unref_long(struct efs *fs, uint32_t extent)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    fs->extents->long_refs--;
-    if (--x->long_refs == 0)
-        extent_count_long_ref(fs, x, false);
-    efs_extent_unref(fs, extent, false);
-}
-
-void efs_extent_put(struct efs *fs, uint32_t extent)
+void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter)
 {
     efs_lock(fs);
-    efs_extent_unref(fs, extent, false);
+    efs_extent_unref(fs, waiter, false);
     efs_unlock(fs);
 }
 
@@ -158,7 +152,7 @@ void efs_extents_put_used_up(struct efs *fs)
     struct efs_extent_waiter *next;
     for (struct efs_extent_waiter *w = atomic_exchange(&fs->extents->used_up, NULL); w; w = next) {
         next = w->next;
-        efs_extent_unref(fs, w->extent, true);
+        efs_extent_unref(fs, w, true);
     }
 }
 
@@ -359,8 +353,7 @@ errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_
                                      .why = (uint8_t)why,
                                      .was = was,
                                      .components = (uint8_t)components,
-                                     .pending = (components & EFS_COMPONENT_E ? 1 : 0) +
-                                                (components & EFS_COMPONENT_SM ? 1 : 0)};
+                                     .pending = components == EFS_BOTH ? 2 : 1};
     *out = load;
     return 0;
 }

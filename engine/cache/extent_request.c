@@ -55,12 +55,12 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, str
     waiter->error = 0;
     if (complete && fs->admission_starved && !referenced) {
         /* its memory may be needed: read uncached, so that the references on it end */
-        efs_extent_complete_waiter(fs, x, waiter, -ENOMEM);
+        efs_extent_complete_waiter(fs, waiter, -ENOMEM);
         return false;
     }
     if (complete) {
         if (!referenced)
-            efs_extent_ref(fs, x, waiter);
+            efs_extent_ref(fs, waiter);
         efs_extent_enlist(fs, extent);
         return true;
     }
@@ -100,7 +100,7 @@ errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_w
     struct efs_extent *x = &fs->extents->at[extent];
     assert(waiter->long_term && !waiter->referenced && !waiter->load);
     if (efs_extent_is_complete(x)) {
-        efs_extent_ref(fs, x, waiter);
+        efs_extent_ref(fs, waiter);
         waiter->referenced = true;
         return 0;
     }
@@ -117,7 +117,7 @@ errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_w
 void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter)
 {
     if (waiter->referenced)
-        efs_extent_unref_long(fs, waiter->extent);
+        efs_extent_unref(fs, waiter, false);
     if (waiter->load)
         efs_extent_load_abandon(fs, waiter->load);
     waiter->referenced = false;

@@ -94,7 +94,7 @@ static void gather_decode(struct efs *fs, uint32_t file, struct efs_codec_scratc
         at += next.bytes;
     }
     efs_lock(fs);
-    efs_extent_unref(fs, extent, false);
+    efs_extent_unref(fs, &fs->whole->waiter, false);
     if (rc < 0)
         efs_whole_abandon(fs, true);
     else {

@@ -133,7 +133,7 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     }
     if (rc == 0) {
         rc = efs_extent_decode(fs, p->waiter.extent, p->object, p->begin, p->bytes, p->dst, false, scratch);
-        efs_extent_put(fs, p->waiter.extent);
+        efs_extent_put(fs, &p->waiter);
     }
     part_end(p, rc);
 }

@@ -35,7 +35,7 @@ void efs_item_unpin(struct efs *fs, struct efs_request_item *item)
 {
     for (uint32_t i = 0; i < item->part_count; i++)
         if (item->parts[i].waiter.error == 0)
-            efs_extent_unref_long(fs, item->parts[i].waiter.extent);
+            efs_extent_unref(fs, &item->parts[i].waiter, false);
     coded_unpin(fs, item);
     efs_retry(fs, EFS_RETRY_ADMIT);
 }

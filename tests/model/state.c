@@ -140,8 +140,8 @@ static uint64_t extents_hash(const struct efs *fs)
             hash = mix(hash, flags);
             continue;
         }
-        hash = MIX(hash, x->state, x->resident, x->protected, x->list, flags, x->refs, x->long_refs, x->ahead_bytes,
-                   x->checked, block_hash(&x->e), block_hash(&x->sm));
+        hash = MIX(hash, x->state, x->resident, x->protected, x->list, flags, x->refs, x->ahead_bytes, x->checked,
+                   block_hash(&x->e), block_hash(&x->sm));
         for (const struct efs_extent_waiter *w = x->waiters; w; w = w->next)
             hash = mix(hash, listed(w));
     }
