@@ -97,14 +97,10 @@ enum efs_evicted efs_extents_evict(struct efs *fs, unsigned ranks)
     return result;
 }
 
-void efs_extent_drop_copied(struct efs *fs, uint32_t extent)
+void efs_extent_discard(struct efs *fs, uint32_t extent)
 {
-    const struct efs_extent *x = &fs->extents->at[extent];
-    if (x->refs || x->state != EFS_EXTENT_IDLE || !x->resident ||
-        efs_cache_user_pinned(fs, fs->store->objects[x->object].group))
-        return;
-    extent_evict(fs, extent, x->resident);
-    efs_retry(fs, EFS_RETRY_SEGMENTS);
+    struct efs_extent *x = &fs->extents->at[extent];
+    x->discard = x->discard || !efs_cache_user_pinned(fs, fs->store->objects[x->object].group);
 }
 
 void efs_extent_evict_first(struct efs *fs, uint32_t extent)

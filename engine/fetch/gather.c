@@ -94,13 +94,13 @@ static void gather_decode(struct efs *fs, uint32_t file, struct efs_codec_scratc
         at += next.bytes;
     }
     efs_lock(fs);
+    if (rc == 0)
+        efs_extent_discard(fs, extent);
     efs_extent_unref(fs, &fs->whole->waiter, false);
-    if (rc < 0)
-        efs_whole_abandon(fs, true);
-    else {
+    if (rc == 0)
         efs_whole_filled(fs, file, at);
-        efs_extent_drop_copied(fs, extent);
-    }
+    else
+        efs_whole_abandon(fs, true);
     if (f->state != EFS_WHOLE_READY) {
         gather_unlock(fs, f->state == EFS_WHOLE_DROPPED || !disk_is_needed(fs));
         return;
