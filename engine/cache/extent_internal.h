@@ -3,8 +3,7 @@
  * extent_internal.h - shared by the files of extents. With efs.lock held unless stated otherwise. Each file calls only
  * those above it:
  *
- *     extent.c         layout of extents
- *     extent_lists.c   which components stay, in which list
+ *     extent.c         layout of extents, their lists
  *     cache_state.c    updates the cache state after losses
  *     extent_evict.c   eviction, extents of streams
  *     extent_load.c    memory, waiters and references, loading
@@ -102,7 +101,7 @@ struct efs_extent_load {
     _Atomic errint_t error;
 };
 
-/* ---- extent_lists.c ---- */
+/* ---- extent.c ---- */
 /* The components that are in memory and not kept by the policy. */
 static inline unsigned efs_extent_evictable(const struct efs_extent *x)
 {
