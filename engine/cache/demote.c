@@ -191,10 +191,10 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
     efs_lock(fs);
     unsigned components = fs->closing || d->cancelled ? 0 : demotion_missing(&fs->extents->at[extent]);
     const uint8_t *raw = components ? demotion_raw(fs, d->expert, extent) : NULL;
-    errint_t rc = raw ? efs_extent_alloc(fs, extent, components, EFS_LOAD_DEMAND) : -ENOENT;
-    bool retry = rc == -EAGAIN && (fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->growing);
+    bool have = raw && efs_extent_alloc(fs, extent, components, EFS_LOAD_DEMAND);
+    bool retry = raw && !have && (fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->growing);
     efs_unlock(fs);
-    if (rc < 0)
+    if (!have)
         return !retry;
     bool good = demotion_make_extent(d, extent, components, raw);
     efs_count(&fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents->at[extent], components) : 0);

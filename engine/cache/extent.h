@@ -187,8 +187,8 @@ bool efs_extents_only_long_refs(const struct efs *fs);
  * memory after efs_extent_reserve(). */
 bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter);
 /* Takes all memory that a long-term waiter needs of an extent, without starting a load. In the same critical section
- * efs_extent_request() or efs_extent_unreserve() follows. -EAGAIN: blocks are in use, the extent is being made by a
- * demotion, or its load is being cancelled; -ENOMEM. */
+ * efs_extent_request() or efs_extent_unreserve() follows. -EAGAIN: there is no memory now, the extent is being made by
+ * a demotion, or its load is being cancelled. */
 errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
 void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter);
 /* The bytes of a referenced extent are in memory elsewhere: drops it with its last reference, kept or not, unless a

@@ -157,9 +157,9 @@ void efs_extent_ref(struct efs *fs, const struct efs_extent_waiter *waiter);
  * reference. */
 void efs_extent_complete_waiter(struct efs *fs, struct efs_extent_waiter *waiter, errint_t error);
 void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t error);
-/* Allocates these components, which the extent lacks; evicts for it, except for EFS_LOAD_WARM. 0: the extent is
- * LOADING; -EAGAIN: the memory is in use or being freed; -ENOMEM: none is available, and none will be freed. */
-errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
+/* Allocates these components, which the extent lacks, and sets it to LOADING; evicts for it, except for EFS_LOAD_WARM.
+ * false: the memory is in use or being freed, or there is none. */
+bool efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
 /* Frees memory for a load by the first of these that succeeds: evicts an extent of EFS_LIST_FIRST; adds a segment;
  * evicts the oldest evictable components; if nothing is evictable, evicts the oldest kept extent. EFS_LOAD_PREFETCH
  * evicts only EFS_VICTIMS_UNNEEDED, EFS_LOAD_WARM nothing. false: no memory. */
@@ -168,12 +168,11 @@ bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why);
  * the waiters or, if the extent is not whole, queues it again. -EAGAIN: the components could not be made from memory
  * and must be read. -ECANCELED: the load had no waiters; waiters that came later are queued again. */
 void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error);
-/* Starts loading the missing components of an extent in state IDLE. 0: its reads are deferred, and done (may be NULL)
- * is called at the end; -EAGAIN: no room now; -ENOMEM. */
-errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done);
-/* The two steps of a load: allocates a struct and memory; defers the reads. Or gives both back. */
-errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_reason why,
-                                 struct efs_extent_load **load);
+/* Starts loading the missing components of an extent that is not LOADING. true: its reads are deferred, and done (may
+ * be NULL) is called at the end; false: no memory now. */
+bool efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done);
+/* The two steps of a load: allocates a struct and memory (NULL: none now); defers the reads. Or gives both back. */
+struct efs_extent_load *efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_reason why);
 void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load);
 void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load);
 

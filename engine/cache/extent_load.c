@@ -46,7 +46,7 @@ bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why)
     return evicted == EFS_EVICTED_ONE;
 }
 
-errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why)
+bool efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     enum efs_extent_state was = (enum efs_extent_state)x->state;
@@ -57,12 +57,11 @@ errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, 
     while (!extent_alloc_components(fs, x, components))
         if (!efs_extents_reclaim(fs, why)) {
             efs_extent_free(fs, x, components);
-            bool others = fs->arena.used_bytes != 0 || fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->growing;
             x->state = (uint8_t)was;
             efs_extent_enlist(fs, extent);
-            return others ? -EAGAIN : -ENOMEM;
+            return false;
         }
-    return 0;
+    return true;
 }
 
 /* ---- references and waiters ---- */
@@ -334,19 +333,17 @@ static void load_read(struct efs_extent_load *load, struct efs_io *io, uint64_t 
     efs_defer_read(load->fs, io);
 }
 
-errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_reason why,
-                                 struct efs_extent_load **out)
+struct efs_extent_load *efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_reason why)
 {
     const struct efs_extent *x = &fs->extents->at[extent];
     unsigned components = x->required & ~(unsigned)x->resident;
     uint8_t was = x->state;
     struct efs_extent_load *load = load_get(fs);
     if (!load)
-        return -EAGAIN;
-    errint_t rc = efs_extent_alloc(fs, extent, components, why);
-    if (rc < 0) {
+        return NULL;
+    if (!efs_extent_alloc(fs, extent, components, why)) {
         load_put(fs, load);
-        return rc;
+        return NULL;
     }
     *load = (struct efs_extent_load){.fs = fs,
                                      .extent = extent,
@@ -354,8 +351,7 @@ errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_
                                      .was = was,
                                      .components = (uint8_t)components,
                                      .pending = components == EFS_BOTH ? 2 : 1};
-    *out = load;
-    return 0;
+    return load;
 }
 
 void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load)
@@ -384,16 +380,12 @@ void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load)
     load_put(fs, load);
 }
 
-errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done)
+bool efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done)
 {
-    struct efs_extent *x = &fs->extents->at[extent];
-    struct efs_extent_load *load;
-    errint_t rc = efs_extent_load_prepare(fs, extent, why, &load);
-    if (rc == 0) {
-        load->done = done;
-        efs_extent_load_start(fs, load);
-    } else if (rc != -EAGAIN && x->resident == 0) {
-        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
-    }
-    return rc;
+    struct efs_extent_load *load = efs_extent_load_prepare(fs, extent, why);
+    if (!load)
+        return false;
+    load->done = done;
+    efs_extent_load_start(fs, load);
+    return true;
 }

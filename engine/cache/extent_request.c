@@ -30,16 +30,14 @@ static void load_raise(struct efs *fs, uint32_t extent)
     load_change(fs, load, EFS_IO_RAISE);
 }
 
-/* The extent has no waiters and is not being loaded: loads it, or queues it for memory. */
-static void extent_load_or_queue(struct efs *fs, uint32_t extent)
+/* The extent is not loaded: its waiters get the error. */
+static void extent_fail(struct efs *fs, uint32_t extent, errint_t error)
 {
-    errint_t rc = fs->closing                                     ? -ECANCELED
-                  : efs_extents_wait(fs) || fs->admission_starved ? -EAGAIN
-                                                                  : efs_extent_load(fs, extent, EFS_LOAD_DEMAND, NULL);
-    if (rc == -EAGAIN)
-        efs_extent_wait_for_memory(fs, extent);
-    else if (rc < 0)
-        efs_extent_complete_waiters(fs, &fs->extents->at[extent], rc);
+    struct efs_extent *x = &fs->extents->at[extent];
+    x->state = EFS_EXTENT_IDLE;
+    if (x->resident == 0)
+        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
+    efs_extent_complete_waiters(fs, x, error);
 }
 
 bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter)
@@ -72,8 +70,10 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, str
         efs_extent_load_start(fs, load);
     } else if (x->state != EFS_EXTENT_IDLE) {
         load_raise(fs, extent);
-    } else {
-        extent_load_or_queue(fs, extent);
+    } else if (fs->closing) {
+        extent_fail(fs, extent, -ECANCELED);
+    } else if (efs_extents_wait(fs) || fs->admission_starved || !efs_extent_load(fs, extent, EFS_LOAD_DEMAND, NULL)) {
+        efs_extent_wait_for_memory(fs, extent);
     }
     return false;
 }
@@ -106,12 +106,11 @@ errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_w
     }
     if (x->state == EFS_EXTENT_LOADING)
         return extent_is_being_read(fs, extent) ? 0 : -EAGAIN;
-    errint_t rc;
     do
-        rc = efs_extent_load_prepare(fs, extent, EFS_LOAD_DEMAND, &waiter->load);
-    while (rc == -EAGAIN && efs_extents_only_long_refs(fs) &&
+        waiter->load = efs_extent_load_prepare(fs, extent, EFS_LOAD_DEMAND);
+    while (!waiter->load && efs_extents_only_long_refs(fs) &&
            efs_extents_evict(fs, EFS_VICTIMS_KEPT) == EFS_EVICTED_ONE);
-    return rc;
+    return waiter->load ? 0 : -EAGAIN;
 }
 
 void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter)
@@ -129,16 +128,12 @@ void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter)
 void efs_extents_retry(struct efs *fs)
 {
     for (uint32_t i; (i = fs->extents->waiting.oldest) != EFS_NONE && (fs->closing || !fs->admission_starved);) {
-        struct efs_extent *x = &fs->extents->at[i];
-        errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, i, EFS_LOAD_DEMAND, NULL);
-        if (rc == -EAGAIN && !efs_extents_only_long_refs(fs))
+        bool loaded = !fs->closing && efs_extent_load(fs, i, EFS_LOAD_DEMAND, NULL);
+        if (!loaded && !fs->closing && !efs_extents_only_long_refs(fs))
             break;
         efs_lru_remove(&fs->extents->waiting, i);
-        if (rc == 0)
-            continue;
-        x->state = EFS_EXTENT_IDLE;
-        /* -EAGAIN: nothing is in flight, and clients hold all memory: the waiters read uncached */
-        efs_extent_complete_waiters(fs, x, rc == -EAGAIN ? -ENOMEM : rc);
+        if (!loaded) /* -ENOMEM: nothing is in flight, and clients hold all memory: the waiters read uncached */
+            extent_fail(fs, i, fs->closing ? -ECANCELED : -ENOMEM);
     }
     efs_extents_set_wanted(fs);
 }
@@ -151,7 +146,7 @@ static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes
 {
     if (efs_extents_wait(fs) || fs->admission_starved || fs->closing ||
         fs->extents->ahead_bytes + bytes > efs_account_available(&fs->account) / 2 ||
-        efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_READAHEAD, NULL) < 0)
+        !efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_READAHEAD, NULL))
         return false;
     x->ahead_bytes = (uint32_t)bytes;
     fs->extents->ahead_bytes += bytes;
@@ -200,7 +195,7 @@ uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn 
         struct efs_extent *x = &fs->extents->at[i];
         if (!efs_extent_missing(x))
             continue;
-        if (fs->closing || fs->admission_starved || efs_extent_load(fs, i, EFS_LOAD_PREFETCH, done) < 0)
+        if (fs->closing || fs->admission_starved || !efs_extent_load(fs, i, EFS_LOAD_PREFETCH, done))
             break;
         efs_extent_set_kind(fs, x, EFS_LIST_PREFETCHED);
         started++;

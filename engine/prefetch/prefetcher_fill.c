@@ -113,7 +113,7 @@ void efs_prefetcher_fill(struct efs *fs)
         unsigned missing = x->required & ~(unsigned)x->resident;
         uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_E) : 0) +
                          (missing & EFS_COMPONENT_SM ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_SM) : 0);
-        if (!fill_has_empty(fs, bytes) || efs_extent_load(fs, extent, EFS_LOAD_WARM, fill_done) < 0)
+        if (!fill_has_empty(fs, bytes) || !efs_extent_load(fs, extent, EFS_LOAD_WARM, fill_done))
             return;
         efs_count(&fs->stats, warmed_extents, 1);
     }
