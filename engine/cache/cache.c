@@ -221,6 +221,7 @@ void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *
     for (uint32_t i = 0; i < count; i++) {
         struct efs_cache_expert *x = &r->expert[experts[i]];
         x->pins++;
+        x->touches++;
         if (kind == EFS_USE_AHEAD) {
             x->pass = 0;
             x->left_bytes = efs_cache_expert_bytes(fs, experts[i])[EFS_POOL_F];
@@ -234,8 +235,6 @@ void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *
         r->tokens[uses->count] = tokens ? tokens[i] : 1;
         r->ids[uses->count++] = x->index;
     }
-    if (uses->count)
-        efs_record_request(fs, uses->layer, r->ids, r->tokens, uses->count, uses->named);
 }
 
 /* Lets the policy demote or drop experts above the sizes of the pools. Needs a policy. */
@@ -259,11 +258,6 @@ void efs_cache_release(struct efs *fs, uint32_t expert)
     if (fs->full->at[expert].state == EFS_FULL_NONE)
         cache_not_full(fs, expert);
     cache_fit(fs); /* a pinned expert is not moved when its pool is reduced */
-}
-
-void efs_cache_touched(struct efs *fs, uint32_t expert)
-{
-    fs->cache->expert[expert].touches++;
 }
 
 /*
@@ -298,7 +292,6 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes, struct efs_
         return;
     cache_count_hit(fs, expert);
     r->ids[uses->count++] = x->index;
-    efs_record_request(fs, x->layer, r->ids, NULL, 1, false);
 }
 
 /* Updates the peak of leased bytes, which plans leave free: leases take memory from the pools while they are held. */

@@ -90,15 +90,13 @@ struct efs_uses {
     bool full;                    /* the experts are to be full, and pinned until efs_cache_release() */
     bool named;
 };
-/* Pins experts of one layer that are requested, until efs_cache_release(), and counts and records the request. *uses:
- * those that were not requested AHEAD before. tokens may be NULL: 1 each. */
+/* Pins experts of one layer that are requested, until efs_cache_release(), and counts the request. *uses: those that
+ * were not requested AHEAD before. tokens may be NULL: 1 each. */
 void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
                        enum efs_use_kind kind, struct efs_uses *uses);
 /* Lets the policy place experts that are used, and applies its moves. */
 void efs_cache_place(struct efs *fs, const struct efs_uses *uses);
 void efs_cache_release(struct efs *fs, uint32_t expert);
-/* Counts in efs_expert_info.touches, also for a use that was requested AHEAD. */
-void efs_cache_touched(struct efs *fs, uint32_t expert);
 /* Bytes of an expert are read from a file, without a lease. Counts one use per pass through the layers, and one more
  * after all bytes of the expert. Does not pin it. */
 void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes, struct efs_uses *uses);

@@ -115,7 +115,6 @@ static bool open_lease_ready(struct efs *fs, uint32_t expert)
     efs_count(&fs->stats, leases, 1);
     efs_count(&fs->stats, leases_f, 1);
     fs->leases->last_use = EFS_MEMFILE_EXPORTED;
-    efs_cache_touched(fs, expert);
     efs_use_experts(fs, &expert, NULL, 1, EFS_USE_OPENED);
     efs_lease_get(fs, expert);
     return true;

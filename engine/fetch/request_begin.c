@@ -160,11 +160,9 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
                     s->how->preload  ? EFS_USE_AHEAD
                     : s->how->opened ? EFS_USE_OPENED
                                      : EFS_USE_NAMED);
-    for (uint32_t i = 0; i < s->count; i++) {
-        efs_cache_touched(fs, s->experts[i]);
+    for (uint32_t i = 0; i < s->count; i++)
         if (!s->loads[i])
             efs_cache_release(fs, s->experts[i]);
-    }
     for (uint32_t i = 0; i < request->base.count; i++) {
         bool full = request->items[i].form == EFS_FORM_FULL;
         efs_count(&fs->stats, leases, full);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* use.c - see fetch.h: reports that experts are used to the predictor, the planner and the policy, in this order: the
- * first two see the experts where the request found them. */
+/* use.c - see fetch.h: reports that experts are used to the trace, the predictor, the planner and the policy, in this
+ * order: the first three see the experts where the request found them. */
 #include "fetch.h"
 
 #include "cache.h"
 #include "whole.h"
 #include "plan_thread.h"
 #include "prefetcher.h"
+#include "record.h"
 
 static void uses_place(struct efs *fs, const struct efs_uses *uses)
 {
     if (!uses->count)
         return;
+    efs_record_request(fs, uses->layer, uses->ids, uses->tokens, uses->count, uses->named);
     efs_prefetcher_requested(fs, uses->layer, uses->ids, uses->tokens, uses->count, uses->named);
     if (efs_cache(fs)->policy)
         efs_plan_thread_record(fs, uses->layer, uses->ids, uses->count);
