@@ -19,8 +19,7 @@
 
 size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert)
 {
-    uint64_t bytes = efs_view_expert_bytes(&fs->view, expert);
-    return (size_t)((bytes + EFS_ALIGN - 1) / EFS_ALIGN * EFS_ALIGN);
+    return (size_t)efs_page_up(efs_view_expert_bytes(&fs->view, expert));
 }
 
 /* ---- memory; lock held ---- */

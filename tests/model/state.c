@@ -430,10 +430,11 @@ void state_check(bool final)
     assert_true(efs_admission_is_live(fs));
     assert_true(efs_account_adds_up(&fs->account, (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes));
     assert_true(efs_account_is_within_budget(&fs->account, fs->arena.segment_bytes));
-    uint64_t refs = 0, granules = 0;
+    uint64_t refs = 0, granules = 0, scan_bytes = 0;
     for (uint32_t i = 0; i < fs->extents->count; i++) {
         const struct efs_extent *x = efs_extent(fs, i);
         refs += x->refs;
+        scan_bytes += x->kind == EFS_LIST_SCAN ? efs_extent_span(fs, x, x->required) : 0;
         granules += x->e.granules + x->sm.granules;
         unsigned blocks = (x->e.data ? EFS_COMPONENT_E : 0u) | (x->sm.data ? EFS_COMPONENT_SM : 0u);
         assert_true(blocks == x->resident || (x->state == EFS_EXTENT_LOADING && (blocks & x->resident) == x->resident));
@@ -445,11 +446,19 @@ void state_check(bool final)
             assert_true(c->request->oversize == (c->oversize != NULL));
     }
     assert_int_equal(refs, fs->extents->refs);
+    assert_int_equal(scan_bytes, fs->extents->scan_bytes);
     assert_int_equal(granules * EFS_GRANULE, fs->arena.used_bytes);
     bytes_check_extents();
-    for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        if (efs_full_of(fs, e)->state == EFS_FULL_READY)
+    uint32_t leased = 0, copied = 0;
+    for (uint32_t e = 0; e < fs->store->expert_count; e++) {
+        const struct efs_full *f = efs_full_of(fs, e);
+        leased += f->leases > 0;
+        copied += f->readers > 0 && f->leases == 0;
+        if (f->state == EFS_FULL_READY)
             bytes_check_full(e);
+    }
+    assert_int_equal(leased, fs->full->leased_count);
+    assert_int_equal(copied, fs->full->copied_count);
     if (final)
         check_final(fs);
 }
