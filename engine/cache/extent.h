@@ -58,6 +58,7 @@ struct efs_extent {
     uint32_t object; /* the first object of a shared extent */
     uint32_t shard_first;
     uint16_t shard_count;
+    uint16_t fragments;                    /* number of them: fragment.h */
     uint8_t state;                         /* enum efs_extent_state */
     uint8_t required, resident, protected; /* components: all; in memory; protected by the policy */
     uint8_t list;                          /* enum efs_extent_list */

@@ -9,6 +9,7 @@
 
 #include "cache.h"
 #include "container.h"
+#include "fragment.h"
 #include "record.h"
 
 #include <errno.h>
@@ -62,6 +63,19 @@ bool efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum
             return false;
         }
     return true;
+}
+
+void efs_fragment_put(struct efs *fs, struct efs_fragment_key key, uint32_t extent, const void *page)
+{
+    if (!efs_fragments_have_room(fs)) {
+        struct efs_block block = {0};
+        bool grow = efs_fragments_may_grow(fs);
+        while (grow && !efs_arena_alloc(&fs->arena, EFS_FRAGMENT_SLAB, false, &block))
+            grow = !efs_extents_wait(fs) && efs_extents_reclaim(fs, EFS_LOAD_PREFETCH);
+        if (!efs_fragments_make_room(fs, &block))
+            return;
+    }
+    efs_fragments_add(fs, key, extent, page);
 }
 
 /* ---- references and waiters ---- */

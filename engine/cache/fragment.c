@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fragment.c - see fragment.h: the table of fragments, and eviction. */
-#include "fragment_internal.h"
+/* fragment.c - see fragment.h. */
+#include "fragment.h"
 
-#include "extent.h"
+#include "extent_internal.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -11,7 +11,34 @@
 
 #define PAGES_PER_BUCKET 8 /* of the budget */
 #define BUCKETS_MIN 256u
+#define POOL_SHARE 2 /* fragments take at most half of the pools */
 #define MANY_SHARE 8 /* fragments with more than 1/8 of the pools are evicted before extents */
+#define PROMOTE_MIN 64u
+#define IN_SLAB (EFS_FRAGMENT_SLAB / EFS_GRANULE - 1)
+
+struct efs_fragment {
+    struct efs_fragment *next; /* in its bucket */
+    struct efs_fragment_key key;
+    uint32_t extent; /* EFS_NONE: of none */
+    bool referenced; /* read since its slab became the newest */
+};
+
+/* In the first granule of a slab's memory; fragment i is in granule i + 1. */
+struct efs_fragment_slab {
+    struct efs_fragment_slab *next; /* newer */
+    struct efs_block block;
+    uint32_t count;
+    struct efs_fragment fragments[IN_SLAB];
+};
+_Static_assert(sizeof(struct efs_fragment_slab) <= EFS_GRANULE, "the first granule");
+
+struct efs_fragments {
+    EFS_QUEUE(struct efs_fragment_slab) slabs; /* oldest first */
+    struct efs_fragment_slab *newest;          /* fragments are added to it */
+    uint64_t slab_count;
+    uint64_t bucket_count; /* a power of two */
+    struct efs_fragment *buckets[];
+};
 
 static uint64_t bucket_count(const struct efs *fs)
 {
@@ -25,42 +52,36 @@ uint64_t efs_fragments_bytes(const struct efs *fs)
 {
     if (!fs->store->plain && !(fs->store->sb.incompat & EFS_INCOMPAT_CHECKS))
         return 0;
-    return bucket_count(fs) * sizeof(struct efs_fragment *) + fs->extents->count * sizeof(uint16_t);
+    return sizeof(struct efs_fragments) + bucket_count(fs) * sizeof(struct efs_fragment *);
 }
 
 errint_t efs_fragments_build(struct efs *fs)
 {
     if (efs_fragments_bytes(fs) == 0)
         return 0;
-    struct efs_fragments *f = efs_sys_calloc(1, sizeof(*f));
+    struct efs_fragments *f = fs->fragments = efs_sys_calloc(1, efs_fragments_bytes(fs));
     if (!f)
         return -ENOMEM;
-    fs->fragments = f;
+    EFS_QUEUE_INIT(&f->slabs);
     f->bucket_count = bucket_count(fs);
-    f->buckets = efs_sys_calloc(f->bucket_count, sizeof(*f->buckets));
-    f->of_extent = efs_sys_calloc((size_t)fs->extents->count + 1, sizeof(*f->of_extent));
-    return f->buckets && f->of_extent ? 0 : -ENOMEM;
+    return 0;
 }
 
 void efs_fragments_destroy(struct efs *fs)
 {
-    if (!fs->fragments)
-        return;
-    free(fs->fragments->buckets);
-    free(fs->fragments->of_extent);
     free(fs->fragments);
     fs->fragments = NULL;
 }
 
 /* ---- the table ---- */
 
-static struct efs_fragment **bucket_of(const struct efs_fragments *f, struct efs_fragment_key key)
+static struct efs_fragment **bucket_of(struct efs_fragments *f, struct efs_fragment_key key)
 {
     uint64_t x = (key.page ^ (uint64_t)key.chunk << 40) * UINT64_C(0x9e3779b97f4a7c15);
     return &f->buckets[(x >> 20) & (f->bucket_count - 1)];
 }
 
-static struct efs_fragment *find(const struct efs_fragments *f, struct efs_fragment_key key)
+static struct efs_fragment *find(struct efs_fragments *f, struct efs_fragment_key key)
 {
     struct efs_fragment *x = *bucket_of(f, key);
     while (x && (x->key.page != key.page || x->key.chunk != key.chunk))
@@ -79,23 +100,23 @@ static uint8_t *page_of(struct efs_fragment *x)
     return slab->block.data + (size_t)(x - slab->fragments + 1) * EFS_GRANULE;
 }
 
-static void link_fragment(struct efs_fragments *f, struct efs_fragment *x)
+static void link_fragment(struct efs *fs, struct efs_fragment *x)
 {
-    struct efs_fragment **bucket = bucket_of(f, x->key);
+    struct efs_fragment **bucket = bucket_of(fs->fragments, x->key);
     x->next = *bucket;
     *bucket = x;
-    if (x->extent != EFS_NONE && f->of_extent[x->extent] < UINT16_MAX)
-        f->of_extent[x->extent]++;
+    if (x->extent != EFS_NONE)
+        fs->extents->at[x->extent].fragments++;
 }
 
-static void unlink_fragment(struct efs_fragments *f, struct efs_fragment *x)
+static void unlink_fragment(struct efs *fs, struct efs_fragment *x)
 {
-    struct efs_fragment **at = bucket_of(f, x->key);
+    struct efs_fragment **at = bucket_of(fs->fragments, x->key);
     while (*at != x)
         at = &(*at)->next;
     *at = x->next;
-    if (x->extent != EFS_NONE && f->of_extent[x->extent] > 0)
-        f->of_extent[x->extent]--;
+    if (x->extent != EFS_NONE)
+        fs->extents->at[x->extent].fragments--;
 }
 
 bool efs_fragment_get(struct efs *fs, struct efs_fragment_key key, void *page)
@@ -108,97 +129,124 @@ bool efs_fragment_get(struct efs *fs, struct efs_fragment_key key, void *page)
     return true;
 }
 
-uint32_t efs_fragments_of(const struct efs *fs, uint32_t extent)
+bool efs_fragments_serve(const struct efs *fs, uint32_t extent)
 {
-    return fs->fragments->of_extent[extent];
+    const struct efs_extent *x = &fs->extents->at[extent];
+    if (!fs->fragments || fs->closing || x->state != EFS_EXTENT_IDLE || x->resident)
+        return false;
+    uint64_t half = efs_extent_span(fs, x, x->required) / EFS_GRANULE / 2;
+    return x->fragments < (half > PROMOTE_MIN ? half : PROMOTE_MIN);
 }
 
-void efs_fragments_add(struct efs_fragments *f, struct efs_fragment_key key, uint32_t extent, const void *page)
+/* ---- slabs ---- */
+
+static void slab_append(struct efs_fragments *f, struct efs_fragment_slab *slab)
 {
+    EFS_QUEUE_PUSH(&f->slabs, slab);
+    f->newest = slab;
+}
+
+static struct efs_fragment_slab *slab_take_oldest(struct efs_fragments *f)
+{
+    struct efs_fragment_slab *slab = f->slabs.head;
+    f->slabs.head = slab->next;
+    if (!slab->next) {
+        EFS_QUEUE_INIT(&f->slabs);
+        f->newest = NULL;
+    }
+    return slab;
+}
+
+/* Removes the oldest slab's fragments that were not read since, at least half of them, and makes it the newest. */
+static void slab_recycle(struct efs *fs)
+{
+    struct efs_fragments *f = fs->fragments;
+    struct efs_fragment_slab *slab = slab_take_oldest(f);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < slab->count; i++) {
+        struct efs_fragment *x = &slab->fragments[i], *to = &slab->fragments[kept];
+        unlink_fragment(fs, x);
+        if (!x->referenced || kept == IN_SLAB / 2)
+            continue;
+        if (to != x)
+            memcpy(page_of(to), page_of(x), EFS_GRANULE);
+        *to = (struct efs_fragment){.key = x->key, .extent = x->extent};
+        link_fragment(fs, to);
+        kept++;
+    }
+    slab->count = kept;
+    slab_append(f, slab);
+}
+
+bool efs_fragments_have_room(const struct efs *fs)
+{
+    return fs->fragments->newest && fs->fragments->newest->count < IN_SLAB;
+}
+
+bool efs_fragments_may_grow(const struct efs *fs)
+{
+    uint64_t count = fs->fragments->slab_count;
+    return count == 0 || (count + 1) * EFS_FRAGMENT_SLAB <= efs_account_available(&fs->account) / POOL_SHARE;
+}
+
+bool efs_fragments_make_room(struct efs *fs, const struct efs_block *block)
+{
+    struct efs_fragments *f = fs->fragments;
+    if (block->data) {
+        struct efs_fragment_slab *slab = (void *)block->data;
+        slab->block = *block;
+        slab->count = 0;
+        f->slab_count++;
+        slab_append(f, slab);
+    } else if (f->slab_count > 0) {
+        slab_recycle(fs);
+    }
+    return f->slab_count > 0;
+}
+
+void efs_fragments_add(struct efs *fs, struct efs_fragment_key key, uint32_t extent, const void *page)
+{
+    struct efs_fragments *f = fs->fragments;
     if (find(f, key)) /* another read has added it */
         return;
     struct efs_fragment *x = &f->newest->fragments[f->newest->count++];
     *x = (struct efs_fragment){.key = key, .extent = extent};
     memcpy(page_of(x), page, EFS_GRANULE);
-    link_fragment(f, x);
+    link_fragment(fs, x);
 }
 
-/* ---- slabs ---- */
-
-void efs_fragments_append(struct efs_fragments *f, struct efs_fragment_slab *slab)
-{
-    slab->newer = NULL;
-    if (f->newest)
-        f->newest->newer = slab;
-    else
-        f->oldest = slab;
-    f->newest = slab;
-}
-
-static struct efs_fragment_slab *take_oldest(struct efs_fragments *f)
-{
-    struct efs_fragment_slab *slab = f->oldest;
-    f->oldest = slab->newer;
-    if (!f->oldest)
-        f->newest = NULL;
-    return slab;
-}
-
-void efs_fragments_recycle(struct efs_fragments *f)
-{
-    struct efs_fragment_slab *slab = take_oldest(f);
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < slab->count; i++) {
-        struct efs_fragment *x = &slab->fragments[i], *to = &slab->fragments[kept];
-        unlink_fragment(f, x);
-        if (!x->referenced || kept == EFS_FRAGMENTS_IN_SLAB / 2)
-            continue;
-        if (to != x)
-            memcpy(page_of(to), page_of(x), EFS_GRANULE);
-        *to = (struct efs_fragment){.key = x->key, .extent = x->extent};
-        link_fragment(f, to);
-        kept++;
-    }
-    slab->count = kept;
-    efs_fragments_append(f, slab);
-}
-
-static void free_slab(struct efs *fs, struct efs_fragment_slab *slab)
+static void slab_free(struct efs *fs, struct efs_fragment_slab *slab)
 {
     struct efs_block block = slab->block; /* the slab is in it */
     for (uint32_t i = 0; i < slab->count; i++)
-        unlink_fragment(fs->fragments, &slab->fragments[i]);
-    fs->fragments->slabs--;
+        unlink_fragment(fs, &slab->fragments[i]);
+    fs->fragments->slab_count--;
     efs_arena_free(&fs->arena, &block);
 }
 
 bool efs_fragments_are_many(const struct efs *fs)
 {
-    return fs->fragments && fs->fragments->slabs * EFS_FRAGMENT_SLAB > efs_account_available(&fs->account) / MANY_SHARE;
+    return fs->fragments &&
+           fs->fragments->slab_count * EFS_FRAGMENT_SLAB > efs_account_available(&fs->account) / MANY_SHARE;
 }
 
 bool efs_fragments_evict(struct efs *fs)
 {
-    if (!fs->fragments || !fs->fragments->oldest)
+    if (!fs->fragments || !fs->fragments->slabs.head)
         return false;
-    free_slab(fs, take_oldest(fs->fragments));
+    slab_free(fs, slab_take_oldest(fs->fragments));
     return true;
 }
 
 void efs_fragments_drop_retiring(struct efs *fs)
 {
-    struct efs_fragments *f = fs->fragments;
-    struct efs_fragment_slab *slab = f ? f->oldest : NULL, *next;
-    if (!f)
-        return;
-    f->oldest = f->newest = NULL;
-    for (; slab; slab = next) {
-        next = slab->newer;
+    for (uint64_t i = fs->fragments ? fs->fragments->slab_count : 0; i > 0; i--) {
+        struct efs_fragment_slab *slab = slab_take_oldest(fs->fragments);
         if (fs->arena.segments[slab->block.segment].retiring) {
-            free_slab(fs, slab);
+            slab_free(fs, slab);
             efs_retry(fs, EFS_RETRY_SEGMENTS);
         } else {
-            efs_fragments_append(f, slab);
+            slab_append(fs->fragments, slab);
         }
     }
 }

@@ -21,7 +21,6 @@ struct efs_fragment_key {
     uint32_t chunk; /* 2 * shard, + 1 for the SM-chunk; EFS_NONE: page checksums */
 };
 
-/* ---- fragment.c ---- */
 /* Memory of the table, bytes: part of the fixed memory; 0 for a packed store without page checksums. */
 uint64_t efs_fragments_bytes(const struct efs *fs);
 errint_t efs_fragments_build(struct efs *fs); /* 0, -ENOMEM */
@@ -29,19 +28,23 @@ void efs_fragments_destroy(struct efs *fs);
 /* With lock held: */
 /* Copies the fragment to page. false: it is not here. */
 bool efs_fragment_get(struct efs *fs, struct efs_fragment_key key, void *page);
-/* Number of fragments of an extent. */
-uint32_t efs_fragments_of(const struct efs *fs, uint32_t extent);
 /* Whether fragments are evicted before extents. */
 bool efs_fragments_are_many(const struct efs *fs);
 /* Evicts the oldest slab. false: there is none. */
 bool efs_fragments_evict(struct efs *fs);
 void efs_fragments_drop_retiring(struct efs *fs); /* drops slabs in retiring segments */
-
-/* ---- fragment_put.c ---- */
-/* With lock held: whether to read pages of the extent: it is not in memory nor being loaded, and has few fragments.
- * With half of its pages here, and at least 64, reading the rest at once takes less of the disk. A limit of 64 alone
- * makes random reads of a table load extents that they evict before all is used: 29 KiB of disk a read, not 5. */
+/* Whether to read pages of the extent: it is not in memory nor being loaded, and has few fragments. With half of its
+ * pages here, and at least 64, reading the rest at once takes less of the disk. A limit of 64 alone makes random reads
+ * of a table load extents that they evict before all is used: 29 KiB of disk a read, not 5. */
 bool efs_fragments_serve(const struct efs *fs, uint32_t extent);
+/* The steps of efs_fragment_put(): whether the newest slab has room; whether there may be another one; makes a slab of
+ * this memory, or of the oldest one (data NULL), the newest (false: there is none); adds a fragment to it. */
+bool efs_fragments_have_room(const struct efs *fs);
+bool efs_fragments_may_grow(const struct efs *fs);
+bool efs_fragments_make_room(struct efs *fs, const struct efs_block *block);
+void efs_fragments_add(struct efs *fs, struct efs_fragment_key key, uint32_t extent, const void *page);
+
+/* ---- extent_load.c ---- */
 /* With lock held: adds a fragment of an extent, if memory is free, or can be freed by evicting fragments or extents
  * that are not needed. The page is copied. */
 void efs_fragment_put(struct efs *fs, struct efs_fragment_key key, uint32_t extent, const void *page);
