@@ -29,7 +29,7 @@ void efs_export_fail(struct efs_mount *m)
     h->failed = true;
     shutdown(h->fd, SHUT_RDWR);
     for (uint32_t tag = 0; tag < h->tag_count; tag++)
-        if (h->files[tag] && h->files[tag]->state == EFS_FILE_OPENING) {
+        if (h->files[tag] && !h->files[tag]->ready && h->files[tag]->refs) {
             struct efs_expert_file *file = h->files[tag];
             h->files[tag] = NULL;
             efs_file_fall_back(m, file, -EIO);
@@ -44,18 +44,17 @@ void efs_export_fail(struct efs_mount *m)
 /* ---- answers ---- */
 
 /* Sets the tensors of a full expert that is at the start of window w. 0, -EUCLEAN, -ENOMEM. */
-static errint_t export_set_tensors(struct efs_mount *m, struct efs_expert_file *file,
+static errint_t export_set_tensors(struct efs_export *h, struct efs_expert_file *file,
                                    const struct efs_export_answer *answer, struct efs_export_window *w)
 {
     if (answer->file_bytes > w->bytes || answer->file_bytes < 8)
         return -EUCLEAN;
     file->mapped = (struct efs_mapped_file){.fd = -1, .data = w->data, .bytes = (size_t)answer->file_bytes};
-    errint_t rc = efs_mapped_tensors(efs_layout_cache_find(m, &file->key, file->hash), &file->mapped);
+    errint_t rc = efs_mapped_tensors(file->expert->layout, &file->mapped);
+    efs_expert_keep_layout(&file->expert->layout, &file->mapped);
     if (rc < 0)
         return rc;
-    if (file->mapped.new_layout)
-        efs_layout_cache_add(m, file);
-    efs_window_get(m->export, w);
+    efs_window_get(h, w);
     file->exported.window = w;
     return 0;
 }
@@ -76,21 +75,19 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
 {
     struct efs_export *h = m->export;
     struct efs_expert_file *file = efs_export_file(h, answer->tag);
-    if (file && file->state == EFS_FILE_CANCELLED && answer->error <= 0) {
+    if (file && !file->ready && file->refs == 0 && answer->error <= 0) {
         export_receive_cancelled(h, answer, fd);
         return true;
     }
-    if (!file || file->state != EFS_FILE_OPENING || answer->error > 0 || answer->error == -ECANCELED)
+    if (!file || file->ready || answer->error > 0 || answer->error == -ECANCELED ||
+        (answer->error == 0 && (file->form == EFS_FORM_CODED || file->exported.body_total)))
         return false;
-    if (answer->error == 0 && file->key.coded) {
-        if (!file->any || file->exported.body_total)
-            return false;
-        efs_file_make_full(m, file);
-    }
+    if (answer->error == 0)
+        file->form = EFS_FORM_FULL;
     errint_t rc = answer->error;
     struct efs_export_window *w = rc == 0 ? efs_window_take(h, answer, fd) : NULL;
     if (rc == 0)
-        rc = w ? export_set_tensors(m, file, answer, w) : -ENOMEM;
+        rc = w ? export_set_tensors(h, file, answer, w) : -ENOMEM;
     efs_export_received(m, file, rc, answer->error == 0);
     return true;
 }
@@ -108,8 +105,8 @@ static bool export_receive_window(struct efs_export *h, const struct efs_export_
 static bool export_receive_oversize(struct efs_mount *m, const struct efs_export_answer *packet)
 {
     struct efs_expert_file *file = efs_export_file(m->export, packet->tag);
-    if (file && file->state == EFS_FILE_OPENING) /* of one request, until it is received */
-        efs_mount_item_set_oversize(file->waiting, packet->head.kind == EFS_EXPORT_OVERSIZE);
+    if (file && !LIST_EMPTY(&file->waiting)) /* of one request, until it is received */
+        efs_mount_item_set_oversize(LIST_FIRST(&file->waiting), packet->head.kind == EFS_EXPORT_OVERSIZE);
     return packet->tag < m->export->tag_count;
 }
 
@@ -246,7 +243,7 @@ void efs_export_receive_room(struct efs_mount *m)
     m->export->told_keep = false;
     m->export->keeps = n != 0;
     if (n == (ssize_t)sizeof(packet) && packet.head.kind == EFS_EXPORT_ROOM)
-        efs_files_free_bytes(m, packet.bytes);
+        efs_files_free_bytes(m, packet.bytes - packet.bytes / 8); /* in whole pages; asked again if it is too little */
     else if (n != 0 || socket_is_open(m->export->fd)) /* else the mount has exited, and idle experts stay usable */
         efs_export_keep_nothing(m);
 }

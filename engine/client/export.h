@@ -32,10 +32,11 @@ struct efs_exported_expert {
 /* Connects to the mount's socket; keeps: a second time, to keep idle files. NULL: not accessible to this process; files
  * are used. Without lock. */
 struct efs_export *efs_export_connect(int root, bool keeps);
-/* Closes the socket and unmaps all windows, after the last use. Without lock. NULL is fine. */
+/* Closes the socket and unmaps all windows, after efs_files_free(). Without lock. NULL is fine. */
 void efs_export_free(struct efs_export *export);
-/* The same in a forked process: closes the child's descriptors and, with unmap, unmaps its windows. NULL is fine. */
-void efs_export_free_forked(struct efs_export *export, bool unmap);
+/* The same in a forked process: closes the child's descriptors and, if the data is whole, frees it and unmaps the
+ * windows. NULL is fine. */
+void efs_export_free_forked(struct efs_export *export, bool whole);
 /* Whether the socket works. */
 bool efs_export_works(const struct efs_export *export);
 /* Whether the mount exports coded experts. */

@@ -20,7 +20,7 @@ void efs_export_received(struct efs_mount *m, struct efs_expert_file *file, erri
         efs_file_opened(m, file, 0);
         return;
     }
-    efs_mapped_free_tensors(&file->mapped);
+    efs_mapped_close(&file->mapped);
     if (held)
         efs_export_drop(m->export, file);
     else
@@ -54,12 +54,13 @@ static bool coded_get_windows(struct efs_export *h, struct efs_exported_expert *
 static errint_t coded_finish(struct efs_mount *m, struct efs_expert_file *file, uint32_t layout_bytes)
 {
     struct efs_exported_expert *exported = &file->exported;
-    const struct efs_file_layout *layout = efs_layout_cache_find(m, &file->key, file->hash);
+    const struct efs_file_layout *layout = file->expert->coded_layout;
     const uint32_t places_bytes = exported->body_total - layout_bytes;
     errint_t rc = exported->body ? 0 : -ENOMEM;
     if (rc == 0 && !layout && layout_bytes) {
         rc = efs_coded_layout_read(exported->body, layout_bytes, &file->mapped.new_layout);
-        layout = file->mapped.new_layout;
+        efs_expert_keep_layout(&file->expert->coded_layout, &file->mapped);
+        layout = file->expert->coded_layout;
     }
     if (rc < 0)
         return rc;
@@ -77,8 +78,7 @@ static errint_t coded_finish(struct efs_mount *m, struct efs_expert_file *file, 
         return rc;
     file->mapped.tensor_count = layout->tensor_count;
     file->mapped.bytes = (size_t)layout->chunk_bytes;
-    if (file->mapped.new_layout)
-        efs_layout_cache_add(m, file);
+    file->form = EFS_FORM_CODED;
     return 0;
 }
 
@@ -96,9 +96,9 @@ bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded
 {
     struct efs_export *h = m->export;
     struct efs_expert_file *file = efs_export_file(h, packet->tag);
-    if (file && file->state == EFS_FILE_CANCELLED)
+    if (file && !file->ready && file->refs == 0)
         return true;
-    if (!file || file->state != EFS_FILE_OPENING || !file->key.coded || !part_is_next(&file->exported, packet))
+    if (!file || file->ready || file->form == EFS_FORM_FULL || !part_is_next(&file->exported, packet))
         return false;
     struct efs_exported_expert *exported = &file->exported;
     if (exported->body_total == 0)

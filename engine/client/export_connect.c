@@ -108,27 +108,28 @@ void efs_export_free(struct efs_export *h)
 {
     if (!h)
         return;
-    for (uint32_t tag = 0; tag < h->tag_count; tag++)
-        if (h->files[tag]) { /* cancelled, and not answered */
-            efs_export_free_coded(&h->files[tag]->exported);
-            free(h->files[tag]);
-        }
     if (h->room >= 0)
         shutdown(h->room, SHUT_RDWR);
     shutdown(h->fd, SHUT_RDWR); /* the mount releases this client's leases now, also if a child has the socket */
-    free(h->files);
-    free(h->free_tags.at);
-    free(h->drops.at);
-    free(h->cancels.at);
     efs_export_free_forked(h, true);
 }
 
-void efs_export_free_forked(struct efs_export *h, bool unmap)
+void efs_export_free_forked(struct efs_export *h, bool whole)
 {
     if (!h)
         return;
-    if (unmap)
+    for (uint32_t tag = 0; whole && tag < h->tag_count; tag++)
+        if (h->files[tag]) { /* requested or cancelled, and not answered */
+            efs_export_free_coded(&h->files[tag]->exported);
+            free(h->files[tag]);
+        }
+    if (whole) {
         efs_window_unmap_all(h);
+        free(h->files);
+        free(h->free_tags.at);
+        free(h->drops.at);
+        free(h->cancels.at);
+    }
     const int all[] = {h->fd, h->kick, h->room};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] >= 0)

@@ -66,7 +66,6 @@ void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
 
 void efs_export_cancel(struct efs_export *h, struct efs_expert_file *file)
 {
-    file->state = EFS_FILE_CANCELLED;
     efs_export_free_coded(&file->exported);
     h->cancels.at[h->cancels.count++] = file->exported.tag;
 }
@@ -102,7 +101,7 @@ void efs_export_kick(const struct efs_export *h)
 
 bool efs_export_keeps_untold(const struct efs_mount *m)
 {
-    return m->oldest && m->export->keeps && !m->export->told_keep;
+    return !TAILQ_EMPTY(&m->idle) && m->export->keeps && !m->export->told_keep;
 }
 
 bool efs_export_has_unsent(const struct efs_mount *m)

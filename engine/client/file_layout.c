@@ -68,13 +68,15 @@ errint_t efs_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layo
 
 void efs_layout_free(struct efs_file_layout *layout)
 {
-    if (!layout)
-        return;
-    efs_source_list_free(&layout->list);
-    free(layout->shards);
-    free(layout->tensors);
-    free(layout->header);
-    free(layout);
+    while (layout) {
+        struct efs_file_layout *older = layout->older;
+        efs_source_list_free(&layout->list);
+        free(layout->shards);
+        free(layout->tensors);
+        free(layout->header);
+        free(layout);
+        layout = older;
+    }
 }
 
 bool efs_layout_matches(const struct efs_file_layout *layout, const uint8_t *data)

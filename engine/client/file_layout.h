@@ -22,6 +22,7 @@ struct efs_export_window {
 };
 
 struct efs_file_layout {
+    struct efs_file_layout *older;   /* that the expert had before, and whose names may be in use */
     size_t file_bytes, header_bytes; /* of the file; of its length word and header together */
     uint8_t *header;                 /* NULL: of a coded expert */
     struct efs_source_list list;     /* owns the names */
@@ -35,7 +36,7 @@ struct efs_file_layout {
 
 /* Parses the file of `bytes` bytes that is mapped at data. Its header is not trusted. -EUCLEAN, -ENOMEM. */
 errint_t efs_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layout **layout);
-/* NULL is fine. */
+/* Frees also the older ones. NULL is fine. */
 void efs_layout_free(struct efs_file_layout *layout);
 /* Whether the file at data, of layout->file_bytes, has the same header. */
 bool efs_layout_matches(const struct efs_file_layout *layout, const uint8_t *data);

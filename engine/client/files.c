@@ -6,75 +6,19 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static bool file_is_shared(const struct efs_expert_file *file)
+/* Another file of the same expert that is ready, in the same form; NULL: none. */
+static struct efs_expert_file *file_twin(const struct efs_expert_file *file)
 {
-    return file->state == EFS_FILE_READY || file->exported.tag == EFS_NO_TAG;
-}
-
-/* The first shared file with this key, from `file` on in its bucket. */
-static struct efs_expert_file *file_search(struct efs_expert_file *file, const struct efs_expert_key *key,
-                                           uint32_t hash)
-{
-    while (file && (file->hash != hash || !efs_expert_key_is(&file->key, key) || !file_is_shared(file)))
-        file = file->next_hashed;
-    return file;
-}
-
-struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key)
-{
-    uint32_t hash = efs_expert_key_hash(key);
-    return file_search(m->buckets[hash % EFS_MOUNT_BUCKETS], key, hash);
-}
-
-/* Another loaded file of the same expert; NULL: none. */
-static struct efs_expert_file *file_twin(struct efs_mount *m, const struct efs_expert_file *file)
-{
-    struct efs_expert_file *twin = m->buckets[file->hash % EFS_MOUNT_BUCKETS];
-    while ((twin = file_search(twin, &file->key, file->hash)) && (twin == file || twin->state != EFS_FILE_READY))
-        twin = twin->next_hashed;
+    struct efs_expert_file *twin = LIST_FIRST(&file->expert->files);
+    while (twin && (twin == file || !twin->ready || twin->form != file->form))
+        twin = LIST_NEXT(twin, sibling);
     return twin;
-}
-
-static void file_unhash(struct efs_mount *m, struct efs_expert_file *file)
-{
-    struct efs_expert_file **p = &m->buckets[file->hash % EFS_MOUNT_BUCKETS];
-    if (!file->hashed)
-        return;
-    while (*p != file)
-        p = &(*p)->next_hashed;
-    *p = file->next_hashed;
-    file->hashed = false;
-}
-
-static void file_hash(struct efs_mount *m, struct efs_expert_file *file)
-{
-    file->hash = efs_expert_key_hash(&file->key);
-    file->hashed = true;
-    file->next_hashed = m->buckets[file->hash % EFS_MOUNT_BUCKETS];
-    m->buckets[file->hash % EFS_MOUNT_BUCKETS] = file;
-}
-
-void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struct efs_expert_key *key)
-{
-    file->key = *key;
-    file->mapped.fd = -1;
-    file->exported.tag = EFS_NO_TAG;
-    file_hash(m, file);
-}
-
-void efs_file_make_full(struct efs_mount *m, struct efs_expert_file *file)
-{
-    file_unhash(m, file);
-    file->any = false;
-    file->key.coded = false;
-    file_hash(m, file);
 }
 
 void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file)
 {
-    file->state = EFS_FILE_QUEUED;
-    *m->open_tail = file;
-    m->open_tail = &file->next_queued;
+    LIST_INSERT_HEAD(&file->expert->files, file, sibling);
+    TAILQ_INSERT_TAIL(&m->open_queue, file, link);
     m->queued++;
 }
 
@@ -82,67 +26,51 @@ void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errin
 {
     efs_export_free_coded(&file->exported);
     file->exported = (struct efs_exported_expert){.tag = EFS_NO_TAG};
-    if (file->any)
-        efs_file_make_full(m, file);
-    if (file->waiting)
-        efs_mount_item_set_oversize(file->waiting, false);
-    if (file->key.coded)
+    if (!LIST_EMPTY(&file->waiting))
+        efs_mount_item_set_oversize(LIST_FIRST(&file->waiting), false);
+    if (file->form == EFS_FORM_CODED) {
         efs_file_opened(m, file, error == -EAGAIN ? -EIO : error);
-    else
+    } else {
+        file->form = EFS_FORM_FULL;
         efs_file_queue(m, file);
-}
-
-void efs_files_free(struct efs_expert_file *list)
-{
-    while (list) {
-        struct efs_expert_file *next = list->next_queued;
-        free(list);
-        list = next;
     }
 }
 
-static void file_free_forked(struct efs_expert_file *file)
+/* The file is in no list. */
+static void file_free(struct efs_mount *m, struct efs_expert_file *file)
 {
+    if (file->exported.tag != EFS_NO_TAG)
+        efs_export_drop(m->export, file);
     efs_mapped_close(&file->mapped);
-    efs_mapped_free_tensors(&file->mapped);
-    efs_export_free_coded(&file->exported);
     free(file);
 }
 
-void efs_files_free_forked(struct efs_mount *m)
+void efs_files_free(struct efs_mount *m)
 {
-    struct efs_expert_file *next;
+    struct efs_expert_file *file;
+    struct efs_expert *expert;
     for (unsigned i = 0; i < EFS_MOUNT_BUCKETS; i++)
-        for (struct efs_expert_file *file = m->buckets[i]; file; file = next) {
-            next = file->next_hashed;
-            file_free_forked(file);
+        while ((expert = LIST_FIRST(&m->experts[i]))) {
+            while ((file = LIST_FIRST(&expert->files))) {
+                LIST_REMOVE(file, sibling);
+                file_free(m, file);
+            }
+            LIST_REMOVE(expert, same_hash);
+            efs_layout_free(expert->layout);
+            efs_layout_free(expert->coded_layout);
+            free(expert);
         }
-    for (struct efs_expert_file *file = m->close_queue; file; file = next) {
-        next = file->next_queued;
-        file_free_forked(file);
+    while ((file = TAILQ_FIRST(&m->close_queue))) {
+        TAILQ_REMOVE(&m->close_queue, file, link);
+        file_free(m, file);
     }
 }
 
 /* ---- idle files ---- */
 
-static void file_add_idle(struct efs_mount *m, struct efs_expert_file *file)
-{
-    file->idle = true;
-    file->newer = NULL;
-    file->older = m->newest;
-    if (m->newest)
-        m->newest->newer = file;
-    else
-        m->oldest = file;
-    m->newest = file;
-    m->idle_bytes += file->mapped.bytes;
-}
-
 static void file_remove_idle(struct efs_mount *m, struct efs_expert_file *file)
 {
-    *(file->newer ? &file->newer->older : &m->newest) = file->older;
-    *(file->older ? &file->older->newer : &m->oldest) = file->newer;
-    file->idle = false;
+    TAILQ_REMOVE(&m->idle, file, link);
     m->idle_bytes -= file->mapped.bytes;
 }
 
@@ -151,30 +79,26 @@ static void file_remove_idle(struct efs_mount *m, struct efs_expert_file *file)
 static void file_evict(struct efs_mount *m, struct efs_expert_file *file)
 {
     file_remove_idle(m, file);
-    file_unhash(m, file);
+    LIST_REMOVE(file, sibling);
     if (file->exported.tag != EFS_NO_TAG) {
-        efs_export_drop(m->export, file);
-        efs_mapped_free_tensors(&file->mapped);
-        free(file);
+        file_free(m, file);
         return;
     }
-    file->next_queued = m->close_queue;
-    m->close_queue = file;
+    TAILQ_INSERT_TAIL(&m->close_queue, file, link);
     efs_mount_wake_maintenance(m);
 }
 
 void efs_mount_close_files(struct efs_mount *m)
 {
-    struct efs_expert_file *list = m->close_queue;
+    struct efs_file_list list = TAILQ_HEAD_INITIALIZER(list);
+    struct efs_expert_file *file;
     uint32_t closed = 0;
-    m->close_queue = NULL;
+    TAILQ_CONCAT(&list, &m->close_queue, link);
     m->closing++;
     pthread_mutex_unlock(&m->lock);
-    for (; list; closed++) {
-        struct efs_expert_file *file = list;
-        list = file->next_queued;
-        efs_mapped_close(&file->mapped);
-        free(file);
+    for (; (file = TAILQ_FIRST(&list)); closed++) {
+        TAILQ_REMOVE(&list, file, link);
+        file_free(m, file);
     }
     pthread_mutex_lock(&m->lock);
     m->closing--;
@@ -182,35 +106,25 @@ void efs_mount_close_files(struct efs_mount *m)
     pthread_cond_broadcast(&m->open_wake); /* an open may wait for a descriptor */
 }
 
-bool efs_files_evict_oldest(struct efs_mount *m)
-{
-    bool some = m->oldest;
-    if (some)
-        file_evict(m, m->oldest);
-    return some;
-}
-
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes)
 {
     bool some = false;
-    for (; m->oldest && m->idle_bytes > keep_bytes; some = true)
-        file_evict(m, m->oldest);
+    for (; !TAILQ_EMPTY(&m->idle) && m->idle_bytes > keep_bytes; some = true)
+        file_evict(m, TAILQ_FIRST(&m->idle));
     return some;
 }
 
-void efs_files_free_bytes(struct efs_mount *m, uint64_t bytes)
+bool efs_files_free_bytes(struct efs_mount *m, uint64_t bytes)
 {
-    bytes -= bytes / 8; /* the mount counts whole pages; it asks again if that was too little */
-    uint64_t keep = m->idle_bytes > bytes ? m->idle_bytes - bytes : 0;
-    if (!efs_files_trim(m, keep))
-        efs_files_evict_oldest(m);
+    const uint64_t least = bytes ? bytes : 1;
+    return efs_files_trim(m, m->idle_bytes > least ? m->idle_bytes - least : 0);
 }
 
 void efs_files_evict_unprotected(struct efs_mount *m)
 {
-    for (struct efs_expert_file *file = m->oldest, *newer; file; file = newer) {
-        newer = file->newer;
-        if (!efs_protected_set_has(m, file->hash))
+    for (struct efs_expert_file *file = TAILQ_FIRST(&m->idle), *newer; file; file = newer) {
+        newer = TAILQ_NEXT(file, link);
+        if (!efs_file_is_protected(m, file))
             file_evict(m, file);
     }
     efs_files_trim(m, m->keep_bytes);
@@ -220,17 +134,18 @@ void efs_files_evict_unprotected(struct efs_mount *m)
 
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file)
 {
-    if (file->idle)
+    if (file->ready && file->refs == 0)
         file_remove_idle(m, file);
     file->refs++;
 }
 
-/* A READY file has no users: it becomes idle, and is evicted if it may not stay open. */
+/* A file that is ready has no users: it becomes idle, and is evicted if it may not stay open. */
 static void file_idle(struct efs_mount *m, struct efs_expert_file *file)
 {
     m->idle_count++;
-    file_add_idle(m, file);
-    if (file_twin(m, file) || !efs_protected_set_has(m, file->hash))
+    TAILQ_INSERT_TAIL(&m->idle, file, link);
+    m->idle_bytes += file->mapped.bytes;
+    if (file_twin(file) || !efs_file_is_protected(m, file))
         file_evict(m, file);
     efs_files_trim(m, m->keep_bytes);
 }
@@ -239,32 +154,32 @@ void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
 {
     if (--file->refs)
         return;
-    if (file->state == EFS_FILE_READY) {
+    if (file->ready)
         file_idle(m, file);
-    } else if (file->exported.tag != EFS_NO_TAG) {
-        file_unhash(m, file);
+    else if (file->exported.tag != EFS_NO_TAG)
         efs_export_cancel(m->export, file);
-    }
 }
 
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file, errint_t error)
 {
-    struct efs_mount_item *next, *item = file->waiting;
-    file->waiting = NULL;
-    file->state = EFS_FILE_READY;
-    for (; item; item = next) {
-        next = item->next_waiting;
+    struct efs_mount_item *item;
+    file->ready = error == 0;
+    while ((item = LIST_FIRST(&file->waiting))) {
+        LIST_REMOVE(item, waiting);
         if (error < 0)
             item->file = NULL;
         efs_mount_item_set(item, error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY, error);
     }
     if (error < 0) {
-        file_unhash(m, file); /* the next request retries */
-        free(file);
+        if (file->form == EFS_FORM_FULL) /* a coded one that failed was not shared */
+            LIST_REMOVE(file, sibling);
+        free(file); /* the next request retries */
         return;
     }
-    struct efs_expert_file *twin = file_twin(m, file);
-    if (twin && twin->idle)
+    if (file->exported.tag != EFS_NO_TAG)
+        LIST_INSERT_HEAD(&file->expert->files, file, sibling);
+    struct efs_expert_file *twin = file_twin(file);
+    if (twin && twin->refs == 0)
         file_evict(m, twin);
     if (file->refs == 0)
         file_idle(m, file);

@@ -57,8 +57,8 @@ static void *maintenance_run(void *arg)
 {
     struct efs_mount *m = arg;
     pthread_mutex_lock(&m->lock);
-    while (!m->stop || m->close_queue) {
-        if (m->close_queue) {
+    while (!m->stop) {
+        if (!TAILQ_EMPTY(&m->close_queue)) {
             efs_mount_close_files(m);
         } else if (efs_mount_has_unsent(m)) {
             pthread_mutex_unlock(&m->lock);
@@ -89,7 +89,4 @@ void efs_maintenance_stop(struct efs_mount *m)
     if (m->maintenance_started)
         pthread_join(m->maintenance, NULL);
     maintenance_send(m);
-    pthread_mutex_lock(&m->lock);
-    efs_mount_close_files(m); /* queued after the thread had ended */
-    pthread_mutex_unlock(&m->lock);
 }

@@ -66,20 +66,15 @@ errint_t efs_mapped_open(int root, const struct efs_expert_key *key, const struc
     return rc == -EAGAIN ? -EIO : rc; /* efs_client_tensors() returns -EAGAIN for an expert that is not loaded yet */
 }
 
-void efs_mapped_free_tensors(struct efs_mapped_file *file)
+void efs_mapped_close(struct efs_mapped_file *file)
 {
+    if (file->fd >= 0) {
+        if (file->data)
+            efs_sys_munmap((void *)(uintptr_t)file->data, file->bytes);
+        efs_sys_close(file->fd);
+    }
     free(file->tensors);
     free(file->shards);
     efs_layout_free(file->new_layout);
     *file = (struct efs_mapped_file){.fd = -1};
-}
-
-void efs_mapped_close(struct efs_mapped_file *file)
-{
-    if (file->fd < 0)
-        return;
-    if (file->data)
-        efs_sys_munmap((void *)(uintptr_t)file->data, file->bytes);
-    efs_sys_close(file->fd);
-    efs_mapped_free_tensors(file);
 }

@@ -14,12 +14,12 @@
 #define EFS_MAPPING_PATH 80u
 
 struct efs_mapped_file {
-    int fd; /* < 0: not open, and no member below is set */
+    int fd; /* < 0: not a file, or not open */
     const uint8_t *data;
     size_t bytes;                       /* coded: bytes of its chunks */
     struct efs_tensor *tensors;         /* names point into the known layout, or into `new_layout` */
     struct efs_coded_shard *shards;     /* shards of a coded expert's tensors */
-    struct efs_file_layout *new_layout; /* the layout, if it was not known; the owner may take it over */
+    struct efs_file_layout *new_layout; /* the layout, if it was not known (efs_expert_keep_layout()) */
     uint32_t tensor_count;
 };
 
@@ -30,11 +30,9 @@ void efs_mapped_path(const struct efs_expert_key *key, char path[EFS_MAPPING_PAT
  * not a valid safetensors file; -EIO: its pages cannot be read; -ENOMEM, ... */
 errint_t efs_mapped_open(int root, const struct efs_expert_key *key, const struct efs_file_layout *known,
                          struct efs_mapped_file *file);
-/* Unmaps and closes the file; does nothing if it is not open. */
+/* Unmaps and closes the file, if it is open, and frees the results of efs_mapped_tensors() or efs_coded_tensors(). */
 void efs_mapped_close(struct efs_mapped_file *file);
 /* Sets the tensors of a file whose data and bytes are set. -EUCLEAN, -ENOMEM. */
 errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapped_file *file);
-/* Frees the results of efs_mapped_tensors() or efs_coded_tensors(). */
-void efs_mapped_free_tensors(struct efs_mapped_file *file);
 
 #endif

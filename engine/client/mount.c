@@ -67,7 +67,10 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     m->want = m->wake = -1;
     m->keep_auto = keep_bytes == EFS_KEEP_AUTO;
     m->keep_bytes = m->keep_auto ? 0 : keep_bytes;
-    m->open_tail = &m->open_queue;
+    m->list = EFS_NO_LIST;
+    TAILQ_INIT(&m->open_queue);
+    TAILQ_INIT(&m->close_queue);
+    TAILQ_INIT(&m->idle);
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->send_lock, NULL);
     efs_cond_init(&m->arrived);
@@ -92,10 +95,7 @@ void efs_mount_free(struct efs_mount *m)
 {
     efs_open_workers_stop(m);
     efs_maintenance_stop(m);
-    efs_layout_cache_free(m);
-    efs_protected_set_free(&m->protected);
-    efs_protected_set_free(&m->listed);
-    efs_files_free(m->open_queue); /* no waiter is left */
+    efs_files_free(m);
     efs_export_free(m->export);
     mount_close_fds(m);
     pthread_cond_destroy(&m->arrived);
@@ -110,12 +110,8 @@ void efs_mount_free_forked(struct efs_mount *m)
     /* If a thread held the lock at the fork, the lists may be inconsistent: their memory is freed when this process
      * ends. */
     bool whole = pthread_mutex_trylock(&m->lock) == 0;
-    if (whole) {
-        efs_files_free_forked(m);
-        efs_layout_cache_free(m);
-        efs_protected_set_free(&m->protected);
-        efs_protected_set_free(&m->listed);
-    }
+    if (whole)
+        efs_files_free(m);
     efs_export_free_forked(m->export, whole);
     mount_close_fds(m);
     free(m);

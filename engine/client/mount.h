@@ -16,9 +16,8 @@
  *     maintenance.c    the thread that closes files and sends notifications
  *     open_workers.c   the threads that open files
  *     export*.c        experts that the mount exports over its socket
- *     files.c          the table of files, their users, idle ones
- *     protected_set.c  the experts that the mount's policy protects
- *     layout_cache.c   layouts of files that were open before
+ *     experts.c        the table of experts: their layouts; which of them the mount's policy protects
+ *     files.c          the files of experts, their users, idle ones
  *     mapping.c        one file; file_layout.c, coded_layout.c, tensor_metadata.c: layouts
  *
  * One lock (efs_mount.lock) guards all of it; it is never held during a system call that may block.
@@ -30,55 +29,58 @@
 #include "mapping.h"
 
 #include <pthread.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
-#define EFS_MOUNT_BUCKETS 1024u
+#define EFS_MOUNT_BUCKETS 4096u
+#define EFS_NO_LIST 1u /* no list was received yet: experts have 0 */
 #define EFS_MOUNT_OPEN_WORKERS 64u
 #define EFS_MOUNT_EXPERTS 512u /* per request: the limit of a line of .expertfs/want */
 
-/* OPENING: also, requested from the mount. CANCELLED: then it lost its last user, and the mount has not answered yet.
- */
-enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_READY, EFS_FILE_CANCELLED };
+/* An expert that was requested, or that the mount has listed. Freed with the mount. */
+struct efs_expert {
+    LIST_ENTRY(efs_expert) same_hash;
+    struct efs_expert_key key;
+    LIST_HEAD(, efs_expert_file) files;            /* that requests may share */
+    struct efs_file_layout *layout, *coded_layout; /* of its file and its coded form; NULL: not known */
+    uint32_t list;                                 /* the last list of protected experts that has it */
+};
 
-struct efs_mount_item;
+/* The memory of an expert: a file, or received over the socket. Shared when it is ready; a file that is being opened,
+ * too. One that the mount is to send belongs to its request alone until it is received: a request that waits for memory
+ * holds none. If it loses its last user before, the request is cancelled. */
 struct efs_expert_file {
-    struct efs_expert_file *next_hashed,
-        *next_queued;                      /* next_queued: in the queue of the open workers or of maintenance */
-    struct efs_expert_file *newer, *older; /* in the list of idle files */
-    struct efs_mount_item *waiting;        /* items of requests, while it is QUEUED or OPENING */
-    uint32_t hash, refs;                   /* refs: number of items */
-    enum efs_expert_file_state state;
-    bool idle, hashed;
-    bool any; /* requested in EFS_FORM_ANY; assumed coded until it is received */
+    struct efs_expert *expert;
+    LIST_ENTRY(efs_expert_file) sibling; /* in expert->files */
+    TAILQ_ENTRY(efs_expert_file) link;   /* in open_queue, idle or close_queue */
+    LIST_HEAD(, efs_mount_item) waiting; /* items of requests, until it is ready */
+    uint32_t refs;                       /* number of items; 0 and ready: it is idle */
+    enum efs_form form;                  /* EFS_FORM_ANY: not received yet */
+    bool ready;
     struct efs_mapped_file mapped;
     struct efs_exported_expert exported; /* set if received over the socket, instead of opened */
-    struct efs_expert_key key;
 };
-
-/* A set of experts by hash, sorted when complete: experts with the same hash are treated alike. */
-struct efs_protected_set {
-    uint32_t *hashes, count, room;
-    uint64_t bytes; /* decoded bytes of these experts */
-};
+TAILQ_HEAD(efs_file_list, efs_expert_file);
 
 struct efs_mount {
     int root, want;            /* descriptors of the directory and .expertfs/want; < 0: not writable */
     struct efs_export *export; /* NULL: no socket, files are opened */
     bool no_view;              /* experts/ belongs to the checkpoint and has no expert files */
     bool receiving;            /* a thread is in efs_export_receive() */
-    bool keep_auto;            /* EFS_KEEP_AUTO: keep the experts that the mount keeps full (protected_set.c) */
+    bool keep_auto;            /* EFS_KEEP_AUTO: keep the experts that the mount keeps full (experts.c) */
     unsigned open_workers_max;
 
     pthread_mutex_t lock;
     pthread_cond_t arrived, open_wake; /* for waiting threads, open workers */
-    struct efs_expert_file *buckets[EFS_MOUNT_BUCKETS];
-    struct efs_expert_file *open_queue, **open_tail, *close_queue;
-    struct efs_cached_layout *layouts[EFS_MOUNT_BUCKETS];
-    struct efs_expert_file *newest, *oldest;
-    uint64_t keep_bytes, idle_bytes;            /* keep_bytes: limit; idle_bytes: now */
-    struct efs_protected_set protected, listed; /* for keep_auto: the set in use; the list being received */
-    bool listing, was_listed;                   /* a list was requested and is not complete; one was requested */
-    uint32_t idle_count;                        /* files that have lost their last user since that request */
+    LIST_HEAD(, efs_expert) experts[EFS_MOUNT_BUCKETS];
+    uint32_t expert_count;
+    struct efs_file_list open_queue, close_queue, idle; /* idle: the least recently used first */
+    uint64_t keep_bytes, idle_bytes;                    /* keep_bytes: limit; idle_bytes: now */
+    uint32_t list, protected; /* for keep_auto: number of the last complete list; its experts */
+    uint32_t listed;          /* experts of the list that is being received, */
+    uint64_t listed_bytes;    /* and their decoded bytes */
+    bool listing;             /* a list was requested and is not complete */
+    uint32_t idle_count;      /* files that have lost their last user since that request */
     uint32_t queued, idle_open_workers, open_worker_count;
     uint32_t open_files, closing; /* files with a descriptor; threads that close files */
     uint32_t polled;              /* LOADING items of requests with an event: maintenance receives for them */
@@ -103,7 +105,7 @@ void efs_mount_wake_open_workers(struct efs_mount *m);
 
 /* ---- maintenance.c ---- */
 errint_t efs_maintenance_start(struct efs_mount *m);
-/* Ends the thread, also if it was not started, after the open workers have ended: closes all files and sends all
+/* Ends the thread, also if it was not started, after the open workers have ended: evicts all files and sends all
  * notifications. Without lock. */
 void efs_maintenance_stop(struct efs_mount *m);
 /* More files must be closed or notifications sent. Lock held. */
@@ -130,51 +132,19 @@ bool efs_mount_notify_later(struct efs_mount *m, const char *line, size_t bytes)
 /* Writes the queued lines and this one to .expertfs/want. Without lock. */
 void efs_mount_notify(struct efs_mount *m, const char *line, size_t bytes);
 
-/* ---- files.c: with lock held ---- */
-/* A file of the expert that is loaded, or is being opened; NULL: none. One that the mount is to send belongs to its
- * request alone until it is received: a request that waits for memory holds none. */
-struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key);
-/* Adds a file that the caller has allocated; it must then be queued or requested. */
-void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struct efs_expert_key *key);
-/* Changes the expected form from coded to full. */
-void efs_file_make_full(struct efs_mount *m, struct efs_expert_file *file);
-/* Queues a file for the open workers, which the caller wakes. */
-void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
-/* Handles a file that the mount did not export, with this error: a full one is queued to be opened, and the caller
- * wakes the open workers; a coded one fails. The file has no tag any more. */
-void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
-/* Frees a list of files that are not in the table. Without lock. */
-void efs_files_free(struct efs_expert_file *queue);
-void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
-void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
-/* Completes the open of a file, with 0 or an error, which frees it. */
-void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
-/* In a forked process: closes, unmaps and frees all files. */
-void efs_files_free_forked(struct efs_mount *m);
-/* Passes the least recently used files without users to the maintenance thread until at most keep_bytes are idle. true:
- * some were passed. */
-bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
-/* Closes these files on the calling thread; releases the lock meanwhile. */
-void efs_mount_close_files(struct efs_mount *m);
-/* Passes the least recently used idle file to the maintenance thread. false: none. */
-bool efs_files_evict_oldest(struct efs_mount *m);
-/* The same with files of this size in all, at least one. */
-void efs_files_free_bytes(struct efs_mount *m, uint64_t bytes);
-/* The same with all idle files that are not in the protected set, and those above keep_bytes. */
-void efs_files_evict_unprotected(struct efs_mount *m);
-
-/* ---- layout_cache.c: with lock held ---- */
-/* The layout that the file had when it was last open; NULL: not known. Valid until the mount is freed. */
-const struct efs_file_layout *efs_layout_cache_find(const struct efs_mount *m, const struct efs_expert_key *key,
-                                                    uint32_t hash);
-/* Takes over the layout that was parsed when the file was opened. Without memory the file keeps it. */
-void efs_layout_cache_add(struct efs_mount *m, struct efs_expert_file *file);
-void efs_layout_cache_free(struct efs_mount *m);
-
-/* ---- protected_set.c: with lock held ---- */
+/* ---- experts.c: with lock held ---- */
+/* NULL: not in the table. */
+struct efs_expert *efs_expert_find(const struct efs_mount *m, const struct efs_expert_key *key);
+/* Finds or adds it. NULL: no memory, or the table is full. */
+struct efs_expert *efs_expert_add(struct efs_mount *m, const struct efs_expert_key *key);
+/* A file of the expert in a form that a request allows: the full one if it is ready, else the coded one, else the full
+ * one that is being opened. NULL: none. */
+struct efs_expert_file *efs_expert_shared_file(const struct efs_expert *expert, enum efs_form form);
+/* Moves the layout that was parsed with a file to *known, which is one of its expert's. */
+void efs_expert_keep_layout(struct efs_file_layout **known, struct efs_mapped_file *mapped);
 #define EFS_KEEP_PARTS 8u /* idle files have at most 7/8 of the bytes that the mount protects */
 /* Whether a file without users may stay open. */
-bool efs_protected_set_has(const struct efs_mount *m, uint32_t hash);
+bool efs_file_is_protected(const struct efs_mount *m, const struct efs_expert_file *file);
 /* Handles a packet of the list of experts that the mount keeps full; the last packet replaces the previous list. false:
  * no list was requested. */
 bool efs_protected_set_receive(struct efs_mount *m, const struct efs_export_kept *packet);
@@ -183,7 +153,28 @@ bool efs_protected_set_is_old(const struct efs_mount *m);
 void efs_protected_set_requested(struct efs_mount *m);
 /* Empties the set: no idle file stays open then. */
 void efs_protected_set_clear(struct efs_mount *m);
-void efs_protected_set_free(struct efs_protected_set *set);
+
+/* ---- files.c: with lock held ---- */
+/* Queues a file, which its expert then shares, for the open workers, which the caller wakes. */
+void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
+/* Handles a file that the mount did not export, with this error: it is queued to be opened, and the caller wakes the
+ * open workers; one that must be coded fails. The file has no tag any more. */
+void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
+void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
+void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
+/* Completes the open of a file, with 0 or an error, which frees it. */
+void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
+/* Closes, unmaps and frees all files and experts. */
+void efs_files_free(struct efs_mount *m);
+/* Passes the least recently used files without users to the maintenance thread until at most keep_bytes are idle. true:
+ * some were passed. */
+bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
+/* The same with files of this size in all, at least one. */
+bool efs_files_free_bytes(struct efs_mount *m, uint64_t bytes);
+/* The same with all idle files that are not protected, and those above keep_bytes. */
+void efs_files_evict_unprotected(struct efs_mount *m);
+/* Closes these files on the calling thread; releases the lock meanwhile. */
+void efs_mount_close_files(struct efs_mount *m);
 
 /* ---- mount.c ---- */
 /* Takes over root, also after an error. */

@@ -26,26 +26,6 @@ static errint_t mount_check_request(const char *stack, const struct efs_need *ne
     return efs_request_check(needs, count, EFS_MOUNT_EXPERTS, err);
 }
 
-/* Lock held. A file of the expert, loaded or in flight, in a form that the request allows: the full one if it is
- * loaded, else the coded one, else the full one in flight. NULL: none. */
-static struct efs_expert_file *mount_find(struct efs_mount *m, const struct efs_expert_key *full, enum efs_form form)
-{
-    struct efs_expert_key coded = *full;
-    coded.coded = true;
-    struct efs_expert_file *a = form != EFS_FORM_CODED ? efs_file_find(m, full) : NULL;
-    struct efs_expert_file *b = form != EFS_FORM_FULL ? efs_file_find(m, &coded) : NULL;
-    return a && (!b || a->state == EFS_FILE_READY) ? a : b;
-}
-
-/* Whether the layout of the expert's full file is cached: then the expert exists. */
-static bool mount_has_layout(struct efs_mount *m, const struct efs_expert_key *key)
-{
-    pthread_mutex_lock(&m->lock);
-    bool known = efs_layout_cache_find(m, key, efs_expert_key_hash(key)) != NULL;
-    pthread_mutex_unlock(&m->lock);
-    return known;
-}
-
 /* Whether the expert's file exists: 0, -ENOENT, ... Without the view (no_view) there are no files: returns 0, and an
  * expert that does not exist fails when it is loaded. */
 static errint_t mount_check_exists(const struct efs_mount *m, const struct efs_expert_key *key, struct efs_error *err)
@@ -79,32 +59,15 @@ static size_t request_print(const char *stack, uint32_t layer, const struct efs_
     return used;
 }
 
-/* Lock held. Lets an item use a file, which is READY or in flight. */
+/* Lock held. Lets an item use a file, which is ready or in flight. */
 static void item_use(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_file *file)
 {
     efs_file_ref(m, file);
     item->file = file;
-    if (file->state == EFS_FILE_READY) {
+    if (file->ready)
         efs_mount_item_set(item, EFS_ITEM_READY, 0);
-    } else {
-        item->next_waiting = file->waiting;
-        file->waiting = item;
-    }
-}
-
-/* Lock held. Takes a new file for the item from the list *spare; the caller queues or requests it. */
-static struct efs_expert_file *item_new_file(struct efs_mount *m, struct efs_mount_item *item,
-                                             struct efs_expert_key key, enum efs_form form,
-                                             struct efs_expert_file **spare)
-{
-    struct efs_expert_file *file = *spare;
-    *spare = file->next_queued;
-    file->next_queued = NULL;
-    key.coded = form != EFS_FORM_FULL;
-    efs_file_add(m, file, &key);
-    file->any = form == EFS_FORM_ANY;
-    item_use(m, item, file);
-    return file;
+    else
+        LIST_INSERT_HEAD(&file->waiting, item, waiting);
 }
 
 /* Starts a request whose experts are all loaded: needs no system call, the mount is notified later. false: not all are
@@ -118,8 +81,9 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
     efs_export_receive_late(m);
     for (uint32_t i = 0; i < request->base.count && all; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        request->items[i].file = mount_find(m, &key, form);
-        all = request->items[i].file && request->items[i].file->state == EFS_FILE_READY;
+        const struct efs_expert *expert = efs_expert_find(m, &key);
+        request->items[i].file = expert ? efs_expert_shared_file(expert, form) : NULL;
+        all = request->items[i].file && request->items[i].file->ready;
     }
     if (all && efs_export_works(m->export) && request->base.count <= EFS_EXPORT_ITEMS)
         all = efs_export_notify(m->export, stack, layer, needs, request->base.count, form);
@@ -137,45 +101,52 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
     return all;
 }
 
-/* Starts a request whose experts are opened as files. Notifies the mount before the first open, so that it treats the
- * opens as one request. */
-static void request_begin_opening(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                                  struct efs_mount_request *request, struct efs_expert_file **spare)
+/* Gives an item a new file of an expert that exists. -ENOENT, -ENOMEM. */
+static errint_t item_prepare(struct efs_mount *m, struct efs_mount_item *item, const struct efs_expert_key *key,
+                             enum efs_form form, struct efs_error *err)
 {
-    char text[LINE_BYTES];
-    efs_mount_notify(m, text, request_print(stack, layer, needs, request->base.count, text));
+    struct efs_expert_file *file = item->file = efs_sys_calloc(1, sizeof(*file));
+    if (!file)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    file->form = form;
+    file->mapped.fd = -1;
+    file->exported.tag = EFS_NO_TAG;
     pthread_mutex_lock(&m->lock);
-    for (uint32_t i = 0; i < request->base.count; i++) {
-        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        struct efs_expert_file *file = mount_find(m, &key, EFS_FORM_FULL);
-        if (file)
-            item_use(m, &request->items[i], file);
-        else
-            efs_file_queue(m, item_new_file(m, &request->items[i], key, EFS_FORM_FULL, spare));
-    }
-    efs_mount_wake_open_workers(m);
+    file->expert = efs_expert_find(m, key);
     pthread_mutex_unlock(&m->lock);
+    errint_t rc = file->expert ? 0 : mount_check_exists(m, key, err);
+    if (rc < 0 || file->expert)
+        return rc;
+    pthread_mutex_lock(&m->lock);
+    file->expert = efs_expert_add(m, key);
+    pthread_mutex_unlock(&m->lock);
+    return file->expert ? 0 : efs_fail(err, -ENOMEM, "no memory for a request");
 }
 
-/* Lock held. Sets the item's file and returns the tag for the packet. EFS_EXPORT_NOTIFY: there is no tag, and the file
- * is opened instead. */
-static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, const struct efs_expert_key *key,
-                             enum efs_form form, struct efs_expert_file **spare)
+/* Lock held. Requests the item's file from the socket and returns its tag for the packet. EFS_EXPORT_NOTIFY: it is
+ * opened instead, or one that is shared is used. */
+static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, bool socket)
 {
-    struct efs_expert_file *file = item_new_file(m, item, *key, form, spare);
-    if (efs_export_works(m->export) && efs_export_alloc_tag(m->export, file)) {
-        bool known = !file->key.coded || efs_layout_cache_find(m, &file->key, file->hash);
-        file->state = EFS_FILE_OPENING;
+    struct efs_expert_file *file = item->file, *shared = NULL;
+    if (!socket && file->form == EFS_FORM_FULL)
+        shared = efs_expert_shared_file(file->expert, EFS_FORM_FULL);
+    if (shared)
+        free(file);
+    item_use(m, item, shared ? shared : file);
+    if (shared)
+        return EFS_EXPORT_NOTIFY;
+    if (socket && efs_export_alloc_tag(m->export, file)) {
+        bool known = file->form == EFS_FORM_FULL || file->expert->coded_layout;
         return file->exported.tag | (known ? 0 : EFS_EXPORT_WITH_LAYOUT);
     }
-    efs_file_fall_back(m, file, efs_export_works(m->export) ? -ENOMEM : -EIO);
+    efs_file_fall_back(m, file, socket ? -ENOMEM : -EIO);
     return EFS_EXPORT_NOTIFY;
 }
 
-/* Starts a request whose experts the mount sends over its socket. It asks for all of them, also for those that other
- * requests of this process hold: the mount then gives memory to all or to none. */
-static void request_begin_exports(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                                  enum efs_form form, struct efs_mount_request *request, struct efs_expert_file **spare)
+/* Requests the experts of a request over the socket, or queues their files to be opened. The mount is asked for all of
+ * them, also for those that other requests of this process hold: it then gives memory to all or to none. */
+static void request_send(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                         enum efs_form form, struct efs_mount_request *request)
 {
     struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
     ask.layer = layer;
@@ -186,47 +157,42 @@ static void request_begin_exports(struct efs_mount *m, const char *stack, uint32
         ask.head.count = left < EFS_EXPORT_ITEMS ? left : EFS_EXPORT_ITEMS;
         ask.form = (uint32_t)form | (left > EFS_EXPORT_ITEMS ? EFS_EXPORT_MORE : 0);
         pthread_mutex_lock(&m->lock);
+        const bool socket = efs_export_works(m->export);
         for (uint32_t i = 0; i < ask.head.count; i++) {
-            const struct efs_expert_key key = efs_expert_key(stack, layer, needs[at + i].expert);
             ask.item[i].expert = needs[at + i].expert;
             ask.item[i].tokens = needs[at + i].tokens;
-            ask.item[i].tag = item_request(m, &request->items[at + i], &key, form, spare);
+            ask.item[i].tag = item_request(m, &request->items[at + i], socket);
         }
         efs_mount_wake_open_workers(m);
         pthread_mutex_unlock(&m->lock);
-        efs_export_send_ask(m, &ask);
+        if (socket)
+            efs_export_send_ask(m, &ask);
     }
     pthread_mutex_unlock(&m->send_lock);
 }
 
+/* Starts a request of which not all experts are loaded. A mount without a socket is notified before the first open, so
+ * that it treats the opens as one request. */
 static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                               enum efs_form form, struct efs_mount_request *request, struct efs_error *err)
 {
-    struct efs_expert_file *spare = NULL;
+    char text[LINE_BYTES];
     errint_t rc = 0;
     for (uint32_t i = 0; i < request->base.count && rc == 0; i++) {
-        struct efs_expert_file *file = efs_sys_calloc(1, sizeof(*file));
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        rc = !file                       ? efs_fail(err, -ENOMEM, "no memory for a request")
-             : mount_has_layout(m, &key) ? 0
-                                         : mount_check_exists(m, &key, err);
-        if (file) {
-            file->next_queued = spare;
-            spare = file;
-        }
+        rc = item_prepare(m, &request->items[i], &key, form, err);
     }
     if (rc < 0) {
-        efs_files_free(spare);
+        for (uint32_t i = 0; i < request->base.count; i++)
+            free(request->items[i].file);
         return rc;
     }
     pthread_mutex_lock(&m->lock);
-    bool ask = form != EFS_FORM_FULL || efs_export_works(m->export);
+    const bool socket = efs_export_works(m->export);
     pthread_mutex_unlock(&m->lock);
-    if (ask)
-        request_begin_exports(m, stack, layer, needs, form, request, &spare);
-    else
-        request_begin_opening(m, stack, layer, needs, request, &spare);
-    efs_files_free(spare);
+    if (!socket && form == EFS_FORM_FULL)
+        efs_mount_notify(m, text, request_print(stack, layer, needs, request->base.count, text));
+    request_send(m, stack, layer, needs, form, request);
     return 0;
 }
 

@@ -11,8 +11,8 @@
 struct efs_mount_item {
     struct efs_client_item base;
     struct efs_mount_request *request;
-    struct efs_expert_file *file;        /* while LOADING or READY, else NULL */
-    struct efs_mount_item *next_waiting; /* LOADING: of those that wait for the file */
+    struct efs_expert_file *file;       /* while LOADING or READY, else NULL */
+    LIST_ENTRY(efs_mount_item) waiting; /* LOADING: in file->waiting */
 };
 
 struct efs_mount_request {

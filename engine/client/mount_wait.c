@@ -65,12 +65,8 @@ static errint_t mount_tensors(struct efs_client_request *of, uint32_t index, con
 static void item_drop(struct efs_mount *m, struct efs_mount_item *item)
 {
     struct efs_expert_file *file = item->file;
-    if (item->base.state == EFS_ITEM_LOADING) {
-        struct efs_mount_item **at = &file->waiting;
-        while (*at != item)
-            at = &(*at)->next_waiting;
-        *at = item->next_waiting;
-    }
+    if (item->base.state == EFS_ITEM_LOADING)
+        LIST_REMOVE(item, waiting);
     item->file = NULL;
     efs_mount_item_set(item, EFS_ITEM_DROPPED, 0);
     if (file)

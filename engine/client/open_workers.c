@@ -12,20 +12,16 @@
 
 static struct efs_expert_file *mount_next_to_open(struct efs_mount *m)
 {
-    while (!m->open_queue && !m->stop) {
+    while (TAILQ_EMPTY(&m->open_queue) && !m->stop) {
         m->idle_open_workers++;
         pthread_cond_wait(&m->open_wake, &m->lock);
         m->idle_open_workers--;
     }
-    struct efs_expert_file *file = m->stop ? NULL : m->open_queue;
+    struct efs_expert_file *file = m->stop ? NULL : TAILQ_FIRST(&m->open_queue);
     if (!file)
         return NULL;
-    m->open_queue = file->next_queued;
-    if (!m->open_queue)
-        m->open_tail = &m->open_queue;
-    file->next_queued = NULL;
+    TAILQ_REMOVE(&m->open_queue, file, link);
     m->queued--;
-    file->state = EFS_FILE_OPENING;
     return file;
 }
 
@@ -40,11 +36,11 @@ static bool mount_may_open(const struct efs_mount *m)
  */
 static errint_t file_open(struct efs_mount *m, struct efs_expert_file *file)
 {
-    const struct efs_file_layout *known = efs_layout_cache_find(m, &file->key, file->hash);
+    const struct efs_file_layout *known = file->expert->layout;
     if (m->no_view)
         return -EOPNOTSUPP;
     while (!mount_may_open(m))
-        if (m->close_queue || efs_files_evict_oldest(m))
+        if (!TAILQ_EMPTY(&m->close_queue) || efs_files_free_bytes(m, 1))
             efs_mount_close_files(m);
         else if (m->closing)
             pthread_cond_wait(&m->open_wake, &m->lock);
@@ -52,8 +48,9 @@ static errint_t file_open(struct efs_mount *m, struct efs_expert_file *file)
             return -EMFILE;
     m->open_files++;
     pthread_mutex_unlock(&m->lock);
-    errint_t rc = efs_mapped_open(m->root, &file->key, known, &file->mapped);
+    errint_t rc = efs_mapped_open(m->root, &file->expert->key, known, &file->mapped);
     pthread_mutex_lock(&m->lock);
+    efs_expert_keep_layout(&file->expert->layout, &file->mapped);
     m->open_files -= rc < 0;
     return rc;
 }
@@ -79,8 +76,6 @@ static void *open_worker_run(void *arg)
             efs_mount_close_files(m);
             rc = file_open(m, file);
         }
-        if (file->mapped.new_layout)
-            efs_layout_cache_add(m, file);
         efs_file_opened(m, file, rc);
         if (efs_mount_has_unsent(m))
             efs_mount_wake_maintenance(m);
