@@ -50,19 +50,17 @@ void efs_export_drop(struct efs_export *export, struct efs_expert_file *file);
 void efs_export_cancel(struct efs_export *export, struct efs_expert_file *file);
 /* Releases the memory of a coded expert, received or not. */
 void efs_export_free_coded(struct efs_exported_expert *exported);
-/* Queues a notification that experts of a layer, which are held already, are used. false: the queue is full. */
-bool efs_export_notify(struct efs_export *export, const char *stack, uint32_t layer, const struct efs_need *needs,
-                       uint32_t count, enum efs_form form);
-/* Whether packets are to be sent by efs_mount_flush(): dropped or cancelled tags, many notifications, EFS_EXPORT_KEEP
- * or LIST. */
+/* Whether packets are to be sent by efs_mount_flush(): dropped or cancelled tags, EFS_EXPORT_KEEP or LIST. */
 bool efs_export_has_unsent(const struct efs_mount *m);
 
 /* Returns an empty packet of this kind. Without lock. */
 struct efs_export_ask efs_export_packet(enum efs_export_kind kind);
+/* Sets the size in the head of a packet, from the number of its items. Without lock. */
+void efs_export_end_packet(struct efs_export_ask *packet);
 /* With efs_mount.send_lock held, without lock: */
-/* Sends queued packets, then this one, whose sizes in its head are set. < 0: the socket does not work any more. */
+/* Sends queued packets, then this one, whose head has its size. < 0: the socket does not work any more. */
 errint_t efs_export_send(struct efs_mount *m, const struct efs_export_head *last);
-/* The same; sets the sizes in the head. */
+/* The same; sets the size in the head. */
 void efs_export_send_ask(struct efs_mount *m, struct efs_export_ask *ask);
 /* Sends queued packets, and EFS_EXPORT_KEEP and LIST where due. flags: 0, or MSG_DONTWAIT: -EAGAIN if the socket is
  * full. */

@@ -10,7 +10,6 @@
 #include "file_layout.h"
 
 #define EFS_EXPORT_BUCKETS 256u
-#define EFS_EXPORT_USES_BYTES 16384u
 
 /* A list of tags, or of windows. */
 struct efs_export_numbers {
@@ -32,9 +31,6 @@ struct efs_export {
     uint32_t window_count;
     uint32_t unmapped_numbers[EFS_EXPORT_ITEMS];
     struct efs_export_numbers unmapped; /* windows: to be sent */
-    char uses[EFS_EXPORT_USES_BYTES];   /* packets to be sent, back to back */
-    size_t uses_bytes;
-    uint32_t uses_count;
 };
 
 /* ---- export_windows.c ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export_send.c - see export.h: sends packets. Those that need no answer at once are queued and sent before the next
- * packet that does, or by efs_mount_flush(): uses of experts that the client holds already, one packet per request;
+ * packet that does, or by efs_mount_flush(): uses of experts that the client holds already (mount_notify.c);
  * tags that were dropped or cancelled; windows that were unmapped.
  */
 #include "export_internal.h"
@@ -18,34 +18,10 @@ struct efs_export_ask efs_export_packet(enum efs_export_kind kind)
     return (struct efs_export_ask){.head = {.version = EFS_EXPORT_VERSION, .kind = kind}};
 }
 
-static void packet_end(struct efs_export_ask *packet)
+void efs_export_end_packet(struct efs_export_ask *packet)
 {
     packet->head.bytes =
         (uint32_t)(offsetof(struct efs_export_ask, item) + packet->head.count * sizeof(packet->item[0]));
-}
-
-bool efs_export_notify(struct efs_export *h, const char *stack, uint32_t layer, const struct efs_need *needs,
-                       uint32_t count, enum efs_form form)
-{
-    struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
-    if (count > EFS_EXPORT_ITEMS || strlen(stack) >= sizeof(ask.stack))
-        return false;
-    ask.layer = layer;
-    ask.form = form;
-    ask.head.count = count;
-    packet_end(&ask);
-    if (ask.head.bytes > sizeof(h->uses) - h->uses_bytes)
-        return false;
-    strcpy(ask.stack, stack);
-    for (uint32_t i = 0; i < count; i++) {
-        ask.item[i].expert = needs[i].expert;
-        ask.item[i].tokens = needs[i].tokens;
-        ask.item[i].tag = EFS_EXPORT_NOTIFY;
-    }
-    memcpy(h->uses + h->uses_bytes, &ask, ask.head.bytes);
-    h->uses_bytes += ask.head.bytes;
-    h->uses_count++;
-    return true;
 }
 
 /* ---- with efs_mount.send_lock held: no other thread removes queued packets ---- */
@@ -67,7 +43,7 @@ static bool numbers_peek(const struct efs_export_numbers *from, enum efs_export_
         packet->item[packet->head.count].tag = from->at[packet->head.count];
         packet->head.count++;
     }
-    packet_end(packet);
+    efs_export_end_packet(packet);
     return packet->head.count > 0;
 }
 
@@ -78,11 +54,12 @@ static void numbers_remove(struct efs_export_numbers *from, uint32_t count)
 }
 
 /* Lock held. The next queued packet. false: none. */
-static bool export_peek(const struct efs_export *h, struct efs_export_ask *packet)
+static bool export_peek(const struct efs_mount *m, struct efs_export_ask *packet)
 {
-    if (h->uses_bytes) {
-        memcpy(packet, h->uses, sizeof(packet->head));
-        memcpy(packet, h->uses, packet->head.bytes);
+    const struct efs_export *h = m->export;
+    if (m->uses_bytes) {
+        memcpy(packet, m->uses, sizeof(packet->head));
+        memcpy(packet, m->uses, packet->head.bytes);
         return true;
     }
     return numbers_peek(&h->drops, EFS_EXPORT_DROP, packet) || numbers_peek(&h->cancels, EFS_EXPORT_CANCEL, packet) ||
@@ -91,12 +68,13 @@ static bool export_peek(const struct efs_export *h, struct efs_export_ask *packe
 
 /* Lock held. Removes that packet, which was sent. Dropped tags are free: the mount receives the drops before later
  * requests. */
-static void export_sent(struct efs_export *h, const struct efs_export_ask *packet)
+static void export_sent(struct efs_mount *m, const struct efs_export_ask *packet)
 {
+    struct efs_export *h = m->export;
     if (packet->head.kind == EFS_EXPORT_ASK) {
-        h->uses_bytes -= packet->head.bytes;
-        h->uses_count--;
-        memmove(h->uses, h->uses + packet->head.bytes, h->uses_bytes);
+        m->uses_bytes -= packet->head.bytes;
+        m->uses_count -= !(packet->form & EFS_EXPORT_MORE);
+        memmove(m->uses, m->uses + packet->head.bytes, m->uses_bytes);
         return;
     }
     for (uint32_t i = 0; packet->head.kind == EFS_EXPORT_DROP && i < packet->head.count; i++)
@@ -114,13 +92,13 @@ static errint_t export_send_queued(struct efs_mount *m, const struct efs_export_
     struct efs_export *h = m->export;
     struct efs_export_ask packet;
     errint_t rc = 0;
-    while (rc == 0 && !h->failed && (export_peek(h, &packet) || last)) {
-        bool queued = export_peek(h, &packet);
+    while (rc == 0 && !h->failed && (export_peek(m, &packet) || last)) {
+        bool queued = export_peek(m, &packet);
         pthread_mutex_unlock(&m->lock);
         rc = export_send_packet(h, queued ? &packet.head : last, flags);
         pthread_mutex_lock(&m->lock);
         if (rc == 0 && queued)
-            export_sent(h, &packet);
+            export_sent(m, &packet);
         else
             last = NULL;
     }
@@ -141,7 +119,7 @@ errint_t efs_export_send(struct efs_mount *m, const struct efs_export_head *last
 
 void efs_export_send_ask(struct efs_mount *m, struct efs_export_ask *ask)
 {
-    packet_end(ask);
+    efs_export_end_packet(ask);
     efs_export_send(m, &ask->head);
 }
 

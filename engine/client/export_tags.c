@@ -107,6 +107,6 @@ bool efs_export_keeps_untold(const struct efs_mount *m)
 bool efs_export_has_unsent(const struct efs_mount *m)
 {
     const struct efs_export *h = m->export;
-    return efs_export_works(h) && (h->drops.count || h->cancels.count || h->uses_count >= EFS_NOTIFY_BATCH ||
-                                   efs_export_keeps_untold(m) || efs_protected_set_is_old(m));
+    return efs_export_works(h) &&
+           (h->drops.count || h->cancels.count || efs_export_keeps_untold(m) || efs_protected_set_is_old(m));
 }

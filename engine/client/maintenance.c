@@ -15,17 +15,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Sends all notifications of used experts, dropped and cancelled tags. */
-static void maintenance_send(struct efs_mount *m)
-{
-    efs_mount_notify(m, "", 0);
-    if (!m->export)
-        return;
-    pthread_mutex_lock(&m->send_lock);
-    efs_export_flush(m, 0);
-    pthread_mutex_unlock(&m->send_lock);
-}
-
 /* Waits until it is woken, until the mount needs the memory of idle files, or, if a request's users wait by poll(2) and
  * no other thread receives, for packets. */
 static void maintenance_wait(struct efs_mount *m)
@@ -62,7 +51,7 @@ static void *maintenance_run(void *arg)
             efs_mount_close_files(m);
         } else if (efs_mount_has_unsent(m)) {
             pthread_mutex_unlock(&m->lock);
-            maintenance_send(m);
+            efs_mount_flush(m, true);
             pthread_mutex_lock(&m->lock);
         } else {
             maintenance_wait(m);
@@ -88,5 +77,5 @@ void efs_maintenance_stop(struct efs_mount *m)
     pthread_mutex_unlock(&m->lock);
     if (m->maintenance_started)
         pthread_join(m->maintenance, NULL);
-    maintenance_send(m);
+    efs_mount_flush(m, true);
 }

@@ -13,9 +13,9 @@
 
 #define OPEN_WORKERS_DEFAULT 32u
 
-/* Reads the start of a control file into m->text, terminated. Control files have a size of 0: on a FUSE mount, one with
- * a size is a file of the checkpoint, such as a copy of another mount's: -ENODEV. */
-static errint_t mount_read_control(struct efs_mount *m, const char *path)
+/* Reads the start of a control file, terminated. Control files have a size of 0: on a FUSE mount, one with a size is a
+ * file of the checkpoint, such as a copy of another mount's: -ENODEV. */
+static errint_t mount_read_control(const struct efs_mount *m, const char *path, char text[EFS_WANT_BYTES])
 {
     struct stat st;
     int fd = efs_sys_openat(m->root, path, O_RDONLY | O_NONBLOCK, 0);
@@ -25,20 +25,21 @@ static errint_t mount_read_control(struct efs_mount *m, const char *path)
     if (n == 0 && st.st_size && efs_sys_filesystem(fd) == FUSE_SUPER_MAGIC)
         n = -ENODEV;
     if (n == 0)
-        n = efs_sys_pread(fd, m->text, sizeof(m->text) - 1, 0);
+        n = efs_sys_pread(fd, text, EFS_WANT_BYTES - 1, 0);
     efs_sys_close(fd);
-    m->text[n < 0 ? 0 : n] = '\0';
+    text[n < 0 ? 0 : n] = '\0';
     return n < 0 ? (errint_t)n : 0;
 }
 
 static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_error *err)
 {
-    errint_t rc = mount_read_control(m, ".expertfs/version");
-    if (rc == 0 && strncmp(m->text, "version:", 8) != 0)
+    char text[EFS_WANT_BYTES];
+    errint_t rc = mount_read_control(m, ".expertfs/version", text);
+    if (rc == 0 && strncmp(text, "version:", 8) != 0)
         rc = -ENODEV;
-    bool configured = rc == 0 && mount_read_control(m, ".expertfs/config") == 0;
-    m->no_view = configured && strstr(m->text, "\nview_hidden: yes\n");
-    bool leases = configured && strstr(m->text, "\npassthrough: yes\n"); /* idle files take memory of the mount */
+    bool configured = rc == 0 && mount_read_control(m, ".expertfs/config", text) == 0;
+    m->no_view = configured && strstr(text, "\nview_hidden: yes\n");
+    bool leases = configured && strstr(text, "\npassthrough: yes\n"); /* idle files take memory of the mount */
     if (rc < 0)
         return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));

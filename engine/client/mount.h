@@ -12,7 +12,7 @@
  *
  *     mount.c          creation and end
  *     mount_begin.c, mount_wait.c, mount_item.c    requests: start, waiting, their items
- *     mount_notify.c   notifications of uses by .expertfs/want; mount_routing.c: chosen and predicted experts
+ *     mount_notify.c   notifications of uses; mount_routing.c: chosen and predicted experts
  *     maintenance.c    the thread that closes files and sends notifications
  *     open_workers.c   the threads that open files
  *     export*.c        experts that the mount exports over its socket
@@ -33,6 +33,7 @@
 #include <unistd.h>
 
 #define EFS_MOUNT_BUCKETS 4096u
+#define EFS_USES_BYTES 16384u
 #define EFS_NO_LIST 1u /* no list was received yet: experts have 0 */
 #define EFS_MOUNT_OPEN_WORKERS 64u
 #define EFS_MOUNT_EXPERTS 512u /* per request: the limit of a line of .expertfs/want */
@@ -90,9 +91,9 @@ struct efs_mount {
     bool maintenance_started;
 
     pthread_mutex_t send_lock; /* serialises writes to want and the socket; taken before lock */
-    size_t unsent_bytes;       /* pending bytes in text, of unsent_lines; guarded by lock */
-    uint32_t unsent_lines;
-    char text[EFS_WANT_BYTES];
+    size_t uses_bytes;         /* of the packets in uses, of uses_count requests; guarded by lock */
+    uint32_t uses_count;
+    char uses[EFS_USES_BYTES];
 };
 
 /* ---- open_workers.c ---- */
@@ -120,17 +121,20 @@ static inline void efs_mount_wake_maintenance(struct efs_mount *m)
 }
 
 /* ---- mount_notify.c ---- */
-/* Sends what is due (efs_mount_has_unsent(), with lock) on the calling thread, or wakes the maintenance thread for what
- * would block. Without lock. */
+/* Whether something is due to be sent. Lock held. */
 static inline bool efs_mount_has_unsent(const struct efs_mount *m)
 {
-    return m->unsent_lines >= EFS_NOTIFY_BATCH || efs_export_has_unsent(m);
+    return m->uses_count >= EFS_NOTIFY_BATCH || efs_export_has_unsent(m);
 }
-void efs_mount_flush(struct efs_mount *m);
-/* Queues a line for .expertfs/want. Lock held. false: no room now. */
-bool efs_mount_notify_later(struct efs_mount *m, const char *line, size_t bytes);
-/* Writes the queued lines and this one to .expertfs/want. Without lock. */
-void efs_mount_notify(struct efs_mount *m, const char *line, size_t bytes);
+/* Sends all that is queued on the calling thread; unless block, the maintenance thread is woken for what would block.
+ * Without lock. */
+void efs_mount_flush(struct efs_mount *m, bool block);
+/* Queues a notification that these experts of a layer are used. Lock held. false: no room now. */
+bool efs_mount_notify_later(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                            uint32_t count, enum efs_form form);
+/* Writes the queued ones and this one to .expertfs/want. Without lock. */
+void efs_mount_notify(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                      uint32_t count);
 
 /* ---- experts.c: with lock held ---- */
 /* NULL: not in the table. */

@@ -6,11 +6,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define LINE_BYTES (EFS_MOUNT_EXPERTS * 24u + 64u)
 
 static bool is_stack(const char *stack)
 {
@@ -41,24 +38,6 @@ static errint_t mount_check_exists(const struct efs_mount *m, const struct efs_e
     return 0;
 }
 
-/* Writes lines such as "3: 17*12 4*1\n" for .expertfs/want, each of at most EFS_WANT_LINE_BYTES. */
-static size_t request_print(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
-                            char text[LINE_BYTES])
-{
-    size_t used = 0, line = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if (i == 0 || used - line > EFS_WANT_LINE_BYTES - 32) {
-            if (i)
-                text[used++] = '\n';
-            line = used;
-            used += (size_t)snprintf(text + used, LINE_BYTES - used, *stack ? "%s-L%02u:" : "%s%u:", stack, layer);
-        }
-        used += (size_t)snprintf(text + used, LINE_BYTES - used, " %u*%u", needs[i].expert, needs[i].tokens);
-    }
-    text[used++] = '\n';
-    return used;
-}
-
 /* Lock held. Lets an item use a file, which is ready or in flight. */
 static void item_use(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_file *file)
 {
@@ -75,7 +54,6 @@ static void item_use(struct efs_mount *m, struct efs_mount_item *item, struct ef
 static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                  enum efs_form form, struct efs_mount_request *request)
 {
-    char text[LINE_BYTES];
     bool all = true;
     pthread_mutex_lock(&m->lock);
     efs_export_receive_late(m);
@@ -85,10 +63,7 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
         request->items[i].file = expert ? efs_expert_shared_file(expert, form) : NULL;
         all = request->items[i].file && request->items[i].file->ready;
     }
-    if (all && efs_export_works(m->export) && request->base.count <= EFS_EXPORT_ITEMS)
-        all = efs_export_notify(m->export, stack, layer, needs, request->base.count, form);
-    else if (all)
-        all = efs_mount_notify_later(m, text, request_print(stack, layer, needs, request->base.count, text));
+    all = all && efs_mount_notify_later(m, stack, layer, needs, request->base.count, form);
     const bool unsent = efs_mount_has_unsent(m);
     for (uint32_t i = 0; i < request->base.count; i++)
         if (all)
@@ -97,7 +72,7 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
             request->items[i].file = NULL;
     pthread_mutex_unlock(&m->lock);
     if (unsent)
-        efs_mount_flush(m);
+        efs_mount_flush(m, false);
     return all;
 }
 
@@ -176,7 +151,6 @@ static void request_send(struct efs_mount *m, const char *stack, uint32_t layer,
 static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                               enum efs_form form, struct efs_mount_request *request, struct efs_error *err)
 {
-    char text[LINE_BYTES];
     errint_t rc = 0;
     for (uint32_t i = 0; i < request->base.count && rc == 0; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
@@ -191,7 +165,7 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
     const bool socket = efs_export_works(m->export);
     pthread_mutex_unlock(&m->lock);
     if (!socket && form == EFS_FORM_FULL)
-        efs_mount_notify(m, text, request_print(stack, layer, needs, request->base.count, text));
+        efs_mount_notify(m, stack, layer, needs, request->base.count);
     request_send(m, stack, layer, needs, form, request);
     return 0;
 }

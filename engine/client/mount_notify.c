@@ -1,66 +1,112 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_notify.c - see mount.h: notifications of uses by .expertfs/want, if the mount's socket is not accessible. */
+/* mount_notify.c - see mount.h: notifications of uses. They are queued as packets (efs_export_ask) and sent over the
+ * socket, or written as lines of .expertfs/want if it is not accessible. */
 #include "mount.h"
 
 #include "sys.h"
 
 #include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
-/* send_lock held: writes the queued lines, then line. Errors are ignored. */
-static void mount_write_unsent(struct efs_mount *m, const char *line, size_t bytes)
-{
-    char text[EFS_WANT_BYTES];
-    pthread_mutex_lock(&m->lock);
-    size_t used = m->unsent_bytes;
-    memcpy(text, m->text, used);
-    m->unsent_bytes = m->unsent_lines = 0;
-    pthread_mutex_unlock(&m->lock);
-    if (used && used + bytes > sizeof(text)) {
-        efs_sys_pwrite(m->want, text, used, 0);
-        used = 0;
-    }
-    memcpy(text + used, line, bytes);
-    used += bytes;
-    if (used)
-        efs_sys_pwrite(m->want, text, used, 0);
-}
+#define EXPERT_BYTES 24u /* " 4294967295*4294967295" */
 
-void efs_mount_notify(struct efs_mount *m, const char *line, size_t bytes)
-{
-    if (m->want < 0)
-        return;
-    pthread_mutex_lock(&m->send_lock);
-    mount_write_unsent(m, line, bytes);
-    pthread_mutex_unlock(&m->send_lock);
-}
+_Static_assert(EFS_EXPORT_ITEMS *EXPERT_BYTES + 64 <= EFS_WANT_LINE_BYTES, "the experts of a packet fit into a line");
+_Static_assert(2 * EFS_USES_BYTES + 64 <= EFS_WANT_BYTES, "the queue fits into one write: an item has 12 bytes");
 
-bool efs_mount_notify_later(struct efs_mount *m, const char *line, size_t bytes)
+bool efs_mount_notify_later(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                            uint32_t count, enum efs_form form)
 {
+    const size_t heads = (count + EFS_EXPORT_ITEMS - 1) / EFS_EXPORT_ITEMS * offsetof(struct efs_export_ask, item);
+    struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
     if (m->want < 0)
         return true;
-    if (bytes > sizeof(m->text) - m->unsent_bytes)
+    if (heads + count * sizeof(ask.item[0]) > sizeof(m->uses) - m->uses_bytes)
         return false;
-    memcpy(m->text + m->unsent_bytes, line, bytes);
-    m->unsent_bytes += bytes;
-    m->unsent_lines++;
+    ask.layer = layer;
+    memcpy(ask.stack, stack, strnlen(stack, sizeof(ask.stack) - 1));
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t at = i % EFS_EXPORT_ITEMS;
+        ask.item[at].expert = needs[i].expert;
+        ask.item[at].tokens = needs[i].tokens;
+        ask.item[at].tag = EFS_EXPORT_NOTIFY;
+        if (at + 1 < EFS_EXPORT_ITEMS && i + 1 < count)
+            continue;
+        ask.form = (uint32_t)form | (i + 1 < count ? EFS_EXPORT_MORE : 0);
+        ask.head.count = at + 1;
+        efs_export_end_packet(&ask);
+        memcpy(m->uses + m->uses_bytes, &ask, ask.head.bytes);
+        m->uses_bytes += ask.head.bytes;
+    }
+    m->uses_count++;
     return true;
 }
 
-void efs_mount_flush(struct efs_mount *m)
+/* Lock held. Writes lines such as "3: 17*12 4*1\n", one for each request, each of at most EFS_WANT_LINE_BYTES. */
+static size_t uses_print(const struct efs_mount *m, char text[EFS_WANT_BYTES])
 {
+    size_t used = 0, line = 0;
+    struct efs_export_ask ask = {.form = 0};
+    for (size_t at = 0; at < m->uses_bytes; at += ask.head.bytes) {
+        const bool more = ask.form & EFS_EXPORT_MORE; /* this is the same request */
+        memcpy(&ask.head, m->uses + at, sizeof(ask.head));
+        memcpy(&ask, m->uses + at, ask.head.bytes);
+        if (!more || used - line + ask.head.count * EXPERT_BYTES > EFS_WANT_LINE_BYTES) {
+            if (used)
+                text[used++] = '\n';
+            line = used;
+            used += (size_t)snprintf(text + used, EFS_WANT_BYTES - used, *ask.stack ? "%s-L%02u:" : "%s%u:", ask.stack,
+                                     ask.layer);
+        }
+        for (uint32_t i = 0; i < ask.head.count; i++)
+            used +=
+                (size_t)snprintf(text + used, EFS_WANT_BYTES - used, " %u*%u", ask.item[i].expert, ask.item[i].tokens);
+    }
+    if (used)
+        text[used++] = '\n';
+    return used;
+}
+
+/* send_lock held. Errors are ignored: 0. */
+static errint_t mount_write_uses(struct efs_mount *m)
+{
+    char text[EFS_WANT_BYTES];
     pthread_mutex_lock(&m->lock);
-    const bool lines = m->unsent_lines >= EFS_NOTIFY_BATCH;
+    const size_t bytes = uses_print(m, text);
+    m->uses_bytes = m->uses_count = 0;
     pthread_mutex_unlock(&m->lock);
-    bool sent = pthread_mutex_trylock(&m->send_lock) == 0;
-    if (sent) {
-        if (lines)
-            mount_write_unsent(m, "", 0);
-        sent = !m->export || efs_export_flush(m, MSG_DONTWAIT) != -EAGAIN;
+    if (bytes)
+        efs_sys_pwrite(m->want, text, bytes, 0);
+    return 0;
+}
+
+void efs_mount_notify(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                      uint32_t count)
+{
+    bool queued = false;
+    pthread_mutex_lock(&m->send_lock);
+    while (!queued) {
+        pthread_mutex_lock(&m->lock);
+        queued = efs_mount_notify_later(m, stack, layer, needs, count, EFS_FORM_FULL);
+        pthread_mutex_unlock(&m->lock);
+        mount_write_uses(m);
+    }
+    pthread_mutex_unlock(&m->send_lock);
+}
+
+void efs_mount_flush(struct efs_mount *m, bool block)
+{
+    errint_t rc = -EAGAIN;
+    if ((block ? pthread_mutex_lock : pthread_mutex_trylock)(&m->send_lock) == 0) {
+        pthread_mutex_lock(&m->lock);
+        const bool socket = efs_export_works(m->export);
+        pthread_mutex_unlock(&m->lock);
+        rc = socket ? efs_export_flush(m, block ? 0 : MSG_DONTWAIT) : mount_write_uses(m);
         pthread_mutex_unlock(&m->send_lock);
     }
-    if (sent)
+    if (rc != -EAGAIN)
         return;
     pthread_mutex_lock(&m->lock);
     efs_mount_wake_maintenance(m);

@@ -18,7 +18,7 @@ static errint_t mount_block(struct efs_client_request *of, const struct timespec
     request->flushed = !request->flushed && efs_mount_has_unsent(m);
     if (request->flushed) {
         pthread_mutex_unlock(&m->lock);
-        efs_mount_flush(m);
+        efs_mount_flush(m, false);
         pthread_mutex_lock(&m->lock);
         return 0;
     }
@@ -83,7 +83,7 @@ static void mount_drop(struct efs_client_request *of, uint32_t first, uint32_t e
     const bool unsent = efs_mount_has_unsent(m);
     pthread_mutex_unlock(&m->lock);
     if (unsent)
-        efs_mount_flush(m);
+        efs_mount_flush(m, false);
 }
 
 const struct efs_request_ops efs_mount_request_ops = {.block = mount_block,
