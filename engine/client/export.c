@@ -3,7 +3,7 @@
  * export.c - see export.h: receives packets. After an unexpected packet the socket is not used any more; files are
  * opened instead.
  */
-#include "export_internal.h"
+#include "export.h"
 
 #include "deadline.h"
 #include "mount_request.h"
@@ -183,7 +183,7 @@ static errint_t export_receive_one(struct efs_mount *m)
 void efs_export_receive_late(struct efs_mount *m)
 {
     struct efs_export *h = m->export;
-    if (efs_export_works(h) && !m->receiving && (m->listing || (h->tag_count && h->free_tags.count == 0)))
+    if (efs_export_works(h) && !m->receiving && (m->listing || (h->tag_count && h->free_count == 0)))
         efs_export_receive_ready(m);
 }
 
@@ -213,16 +213,6 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
         efs_export_receive_ready(m);
     pthread_cond_broadcast(&m->arrived); /* another thread may receive in place of this one */
     return ready == 0 ? -ETIMEDOUT : 0;
-}
-
-int efs_export_fd(const struct efs_export *h)
-{
-    return efs_export_works(h) ? h->fd : -1;
-}
-
-int efs_export_room_fd(const struct efs_export *h)
-{
-    return h && h->keeps ? h->room : -1;
 }
 
 void efs_export_keep_nothing(struct efs_mount *m)

@@ -8,16 +8,17 @@
 
 #include "expertfs.h"
 #include "expertfs-protocol.h"
+#include "file_layout.h"
 
+#include <sys/queue.h>
 #include <time.h>
 
 struct efs_expert_file;
 struct efs_mount;
-struct efs_export_window;
-struct efs_export;
 
 #define EFS_NO_TAG EFS_EXPORT_NOTIFY
 #define EFS_NOTIFY_BATCH 16u /* requests whose uses are reported at once */
+#define EFS_EXPORT_BUCKETS 256u
 
 /* The tag and memory of an expert that the mount has exported. */
 struct efs_exported_expert {
@@ -29,30 +30,86 @@ struct efs_exported_expert {
     uint32_t body_bytes, body_total; /* body_bytes: received; body_total: of all parts */
 };
 
+/* Pages of the arrays are used from the first tag on that needs them. */
+struct efs_export {
+    int fd, kick;          /* socket; eventfd */
+    int room;              /* a second socket, for EFS_EXPORT_KEEP and ROOM; < 0: none */
+    bool failed;           /* the socket has failed; nothing is requested any more */
+    bool coded;            /* the mount exports coded experts */
+    bool keeps, told_keep; /* room works; EFS_EXPORT_KEEP was sent and not answered yet */
+    uint32_t tag_count;    /* tags that were ever free, or used */
+    uint32_t free_count;   /* of free_tags */
+    uint32_t queued;       /* elements of queue */
+    uint32_t unmapped;     /* of these, EFS_EXPORT_UNMAPPED: at most EFS_EXPORT_ITEMS */
+    uint32_t window_count;
+    LIST_HEAD(, efs_export_window) windows[EFS_EXPORT_BUCKETS];
+    TAILQ_HEAD(, efs_export_window) windows_by_use; /* the least recently used first */
+    struct efs_expert_file *files[EFS_EXPORT_TAGS]; /* by tag; NULL: free */
+    uint32_t free_tags[EFS_EXPORT_TAGS];
+    struct {
+        uint32_t kind, number; /* EFS_EXPORT_DROP or CANCEL of a tag, UNMAPPED of a window: to be sent */
+    } queue[EFS_EXPORT_TAGS + EFS_EXPORT_ITEMS];
+};
+
+/* Whether the socket works. NULL: there is none. */
+static inline bool efs_export_works(const struct efs_export *export)
+{
+    return export && !export->failed;
+}
+/* The descriptor of EFS_EXPORT_ROOM; < 0: none. */
+static inline int efs_export_room_fd(const struct efs_export *export)
+{
+    return export && export->keeps ? export->room : -1;
+}
+/* The file with this tag; NULL: none. */
+static inline struct efs_expert_file *efs_export_file(const struct efs_export *export, uint32_t tag)
+{
+    return tag < export->tag_count ? export->files[tag] : NULL;
+}
+
+/* ---- export_connect.c: without lock ---- */
 /* Connects to the mount's socket; keeps: a second time, to keep idle files. NULL: not accessible to this process; files
- * are used. Without lock. */
+ * are used. */
 struct efs_export *efs_export_connect(int root, bool keeps);
-/* Closes the socket and unmaps all windows, after efs_files_free(). Without lock. NULL is fine. */
+/* Closes the socket and unmaps all windows, after efs_files_free(). NULL is fine. */
 void efs_export_free(struct efs_export *export);
 /* The same in a forked process: closes the child's descriptors and, if the data is whole, frees it and unmaps the
  * windows. NULL is fine. */
 void efs_export_free_forked(struct efs_export *export, bool whole);
-/* Whether the socket works. */
-bool efs_export_works(const struct efs_export *export);
-/* Whether the mount exports coded experts. */
-bool efs_export_supports_coded(const struct efs_export *export);
 
-/* Assigns a tag to a file before it is requested. false: no memory, or too many tags. */
+/* ---- export_tags.c ---- */
+/* Assigns a tag to a file before it is requested. false: too many tags. */
 bool efs_export_alloc_tag(struct efs_export *export, struct efs_expert_file *file);
+/* Makes a tag free that the mount knows nothing of. */
+void efs_export_free_tag(struct efs_export *export, uint32_t tag);
 /* Releases the tag and memory of a file that is no longer used; the mount is notified with the next packet. */
 void efs_export_drop(struct efs_export *export, struct efs_expert_file *file);
 /* Cancels the request of a file in flight. The tag and the file are freed when the mount has answered that. */
 void efs_export_cancel(struct efs_export *export, struct efs_expert_file *file);
 /* Releases the memory of a coded expert, received or not. */
 void efs_export_free_coded(struct efs_exported_expert *exported);
+/* Queues a drop or cancellation of a tag, or an unmapped window, to be sent. */
+void efs_export_queue(struct efs_export *export, enum efs_export_kind kind, uint32_t number);
+/* Whether the mount must be told that idle files are kept. */
+bool efs_export_keeps_untold(const struct efs_mount *m);
 /* Whether packets are to be sent by efs_mount_flush(): dropped or cancelled tags, EFS_EXPORT_KEEP or LIST. */
 bool efs_export_has_unsent(const struct efs_mount *m);
+/* Interrupts efs_export_receive(), because a file or a waiter has changed without a packet. */
+void efs_export_kick(const struct efs_export *export);
 
+/* ---- export_windows.c ---- */
+struct efs_export_window *efs_window_find(struct efs_export *export, uint32_t number);
+/* The window that a packet names. A new one is mapped, from its descriptor. NULL: that failed, or there is none (fd <
+ * 0); the window is reported as unmapped. */
+struct efs_export_window *efs_window_take(struct efs_export *export, const struct efs_export_answer *packet, int fd);
+/* Reports a window as unmapped with the next packet, so that the mount sends its descriptor again with the next expert
+ * in it. */
+void efs_window_report_unmapped(struct efs_export *export, uint32_t number);
+/* Adds a user to the window; a window without users may be unmapped. */
+void efs_window_get(struct efs_export *export, struct efs_export_window *window);
+void efs_window_unmap_all(struct efs_export *export);
+
+/* ---- export_send.c ---- */
 /* Returns an empty packet of this kind. Without lock. */
 struct efs_export_ask efs_export_packet(enum efs_export_kind kind);
 /* Sets the size in the head of a packet, from the number of its items. Without lock. */
@@ -66,8 +123,16 @@ void efs_export_send_ask(struct efs_mount *m, struct efs_export_ask *ask);
  * full. */
 errint_t efs_export_flush(struct efs_mount *m, int flags);
 
-/* Interrupts efs_export_receive(), because a file or a waiter has changed without a packet. */
-void efs_export_kick(const struct efs_export *export);
+/* ---- export_coded.c ---- */
+/* Handles a file whose expert was received (error 0), or whose request has failed. held: the mount holds the expert for
+ * the tag. */
+void efs_export_received(struct efs_mount *m, struct efs_expert_file *file, errint_t error, bool held);
+/* Handles a part of a coded expert; after the last part the expert is loaded or has failed. false: malformed. */
+bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded *packet);
+
+/* ---- export.c ---- */
+/* The mount has exited or sent an invalid packet: stops using the socket; files in flight are opened instead. */
+void efs_export_fail(struct efs_mount *m);
 /* Waits for packets until this time (NULL: no limit) and handles them; releases the lock while it waits. One thread at
  * a time; returns early after a kick. -ETIMEDOUT. */
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until);
@@ -75,10 +140,7 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until);
 void efs_export_receive_ready(struct efs_mount *m);
 /* The same, if packets are due that no thread waits for: a list, or answers to cancellations while no tag is free. */
 void efs_export_receive_late(struct efs_mount *m);
-/* The descriptor of the socket, and that of EFS_EXPORT_ROOM; < 0: none. */
-int efs_export_fd(const struct efs_export *export);
-int efs_export_room_fd(const struct efs_export *export);
-/* No file without users stays open from now on: the mount cannot ask for its memory. export may be NULL. */
+/* No file without users stays open from now on: the mount cannot ask for its memory. There may be no socket. */
 void efs_export_keep_nothing(struct efs_mount *m);
 /* Handles an EFS_EXPORT_ROOM that has arrived there: evicts idle files of this size. */
 void efs_export_receive_room(struct efs_mount *m);

@@ -3,7 +3,7 @@
  * export_coded.c - see export.h: coded experts. They are in windows of the mount's chunk pool, at places that each
  * answer states, and may be read until the expert is dropped.
  */
-#include "export_internal.h"
+#include "export.h"
 #include "mount.h"
 
 #include "sys.h"

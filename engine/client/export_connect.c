@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* export_connect.c - see export.h: connecting to the mount's socket, and closing it. */
-#include "export_internal.h"
+#include "export.h"
 
 #include "mount.h"
 #include "sys.h"
@@ -93,7 +93,6 @@ struct efs_export *efs_export_connect(int root, bool keeps)
         return NULL;
     h->coded = coded;
     TAILQ_INIT(&h->windows_by_use);
-    h->unmapped.at = h->unmapped_numbers;
     h->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     h->fd = h->kick < 0 ? -1 : export_connect_socket(root, path);
     h->room = h->fd < 0 || !keeps ? -1 : export_connect_socket(root, path); /* second: the mount closes it last */
@@ -123,13 +122,8 @@ void efs_export_free_forked(struct efs_export *h, bool whole)
             efs_export_free_coded(&h->files[tag]->exported);
             free(h->files[tag]);
         }
-    if (whole) {
+    if (whole)
         efs_window_unmap_all(h);
-        free(h->files);
-        free(h->free_tags.at);
-        free(h->drops.at);
-        free(h->cancels.at);
-    }
     const int all[] = {h->fd, h->kick, h->room};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] >= 0)

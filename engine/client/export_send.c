@@ -4,7 +4,7 @@
  * packet that does, or by efs_mount_flush(): uses of experts that the client holds already (mount_notify.c);
  * tags that were dropped or cancelled; windows that were unmapped.
  */
-#include "export_internal.h"
+#include "export.h"
 
 #include "mount.h"
 
@@ -35,24 +35,6 @@ static errint_t export_send_packet(const struct efs_export *h, const struct efs_
     return n < 0 ? -errno : 0;
 }
 
-static bool numbers_peek(const struct efs_export_numbers *from, enum efs_export_kind kind,
-                         struct efs_export_ask *packet)
-{
-    *packet = efs_export_packet(kind);
-    while (packet->head.count < from->count && packet->head.count < EFS_EXPORT_ITEMS) {
-        packet->item[packet->head.count].tag = from->at[packet->head.count];
-        packet->head.count++;
-    }
-    efs_export_end_packet(packet);
-    return packet->head.count > 0;
-}
-
-static void numbers_remove(struct efs_export_numbers *from, uint32_t count)
-{
-    from->count -= count;
-    memmove(from->at, from->at + count, from->count * sizeof(from->at[0]));
-}
-
 /* Lock held. The next queued packet. false: none. */
 static bool export_peek(const struct efs_mount *m, struct efs_export_ask *packet)
 {
@@ -62,8 +44,11 @@ static bool export_peek(const struct efs_mount *m, struct efs_export_ask *packet
         memcpy(packet, m->uses, packet->head.bytes);
         return true;
     }
-    return numbers_peek(&h->drops, EFS_EXPORT_DROP, packet) || numbers_peek(&h->cancels, EFS_EXPORT_CANCEL, packet) ||
-           numbers_peek(&h->unmapped, EFS_EXPORT_UNMAPPED, packet);
+    *packet = efs_export_packet(h->queue[0].kind);
+    for (uint32_t i = 0; i < h->queued && i < EFS_EXPORT_ITEMS && h->queue[i].kind == packet->head.kind; i++)
+        packet->item[packet->head.count++].tag = h->queue[i].number;
+    efs_export_end_packet(packet);
+    return h->queued;
 }
 
 /* Lock held. Removes that packet, which was sent. Dropped tags are free: the mount receives the drops before later
@@ -78,11 +63,10 @@ static void export_sent(struct efs_mount *m, const struct efs_export_ask *packet
         return;
     }
     for (uint32_t i = 0; packet->head.kind == EFS_EXPORT_DROP && i < packet->head.count; i++)
-        h->free_tags.at[h->free_tags.count++] = packet->item[i].tag;
-    numbers_remove(packet->head.kind == EFS_EXPORT_DROP     ? &h->drops
-                   : packet->head.kind == EFS_EXPORT_CANCEL ? &h->cancels
-                                                            : &h->unmapped,
-                   packet->head.count);
+        efs_export_free_tag(h, packet->item[i].tag);
+    h->unmapped -= packet->head.kind == EFS_EXPORT_UNMAPPED ? packet->head.count : 0;
+    h->queued -= packet->head.count;
+    memmove(h->queue, h->queue + packet->head.count, h->queued * sizeof(h->queue[0]));
 }
 
 /* Lock held, released meanwhile. Sends all queued packets, then `last` (NULL: nothing more). -EAGAIN: with

@@ -3,61 +3,43 @@
  * export_tags.c - see export.h. A tag identifies a file from the request to the drop, or to the answer to its
  * cancellation, so that each answer finds its file.
  */
-#include "export_internal.h"
+#include "export.h"
 
 #include "mount.h"
-#include "sys.h"
-
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-static bool numbers_grow(struct efs_export_numbers *numbers, uint32_t room)
-{
-    uint32_t *at = efs_sys_realloc(numbers->at, room * sizeof(*at));
-    if (at)
-        numbers->at = at;
-    return at;
-}
-
-static bool export_grow_tags(struct efs_export *h)
-{
-    uint32_t room = h->tag_count ? 2 * h->tag_count : 256;
-    if (room > EFS_EXPORT_TAGS || !numbers_grow(&h->free_tags, room) || !numbers_grow(&h->drops, room) ||
-        !numbers_grow(&h->cancels, room))
-        return false;
-    struct efs_expert_file **files = efs_sys_calloc(room, sizeof(*files));
-    if (!files)
-        return false;
-    if (h->tag_count)
-        memcpy(files, h->files, h->tag_count * sizeof(*files));
-    free(h->files);
-    h->files = files;
-    for (uint32_t tag = room; tag > h->tag_count; tag--)
-        h->free_tags.at[h->free_tags.count++] = tag - 1;
-    h->tag_count = room;
-    return true;
-}
+#define TAGS_STEP 256u
 
 bool efs_export_alloc_tag(struct efs_export *h, struct efs_expert_file *file)
 {
-    if (h->free_tags.count == 0 && !export_grow_tags(h))
+    for (uint32_t more = h->free_count ? 0 : TAGS_STEP; more && h->tag_count < EFS_EXPORT_TAGS; more--)
+        h->free_tags[h->free_count++] = h->tag_count++;
+    if (h->free_count == 0)
         return false;
-    file->exported = (struct efs_exported_expert){.tag = h->free_tags.at[--h->free_tags.count]};
+    file->exported = (struct efs_exported_expert){.tag = h->free_tags[--h->free_count]};
     h->files[file->exported.tag] = file;
     return true;
+}
+
+void efs_export_queue(struct efs_export *h, enum efs_export_kind kind, uint32_t number)
+{
+    if (h->queued == sizeof(h->queue) / sizeof(h->queue[0])) /* the mount has answered what it was not sent */
+        return;
+    h->queue[h->queued].kind = kind;
+    h->queue[h->queued++].number = number;
 }
 
 void efs_export_free_tag(struct efs_export *h, uint32_t tag)
 {
     h->files[tag] = NULL;
-    h->free_tags.at[h->free_tags.count++] = tag;
+    h->free_tags[h->free_count++] = tag;
 }
 
 void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
 {
     h->files[file->exported.tag] = NULL;
-    h->drops.at[h->drops.count++] = file->exported.tag; /* reused after the mount was notified */
+    efs_export_queue(h, EFS_EXPORT_DROP, file->exported.tag); /* reused after the mount was notified */
     if (file->exported.window)
         file->exported.window->users--;
     efs_export_free_coded(&file->exported);
@@ -67,17 +49,7 @@ void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
 void efs_export_cancel(struct efs_export *h, struct efs_expert_file *file)
 {
     efs_export_free_coded(&file->exported);
-    h->cancels.at[h->cancels.count++] = file->exported.tag;
-}
-
-bool efs_export_works(const struct efs_export *h)
-{
-    return h && !h->failed;
-}
-
-bool efs_export_supports_coded(const struct efs_export *h)
-{
-    return h && h->coded;
+    efs_export_queue(h, EFS_EXPORT_CANCEL, file->exported.tag);
 }
 
 void efs_export_free_coded(struct efs_exported_expert *exported)
@@ -108,5 +80,5 @@ bool efs_export_has_unsent(const struct efs_mount *m)
 {
     const struct efs_export *h = m->export;
     return efs_export_works(h) &&
-           (h->drops.count || h->cancels.count || efs_export_keeps_untold(m) || efs_protected_set_is_old(m));
+           (h->queued > h->unmapped || efs_export_keeps_untold(m) || efs_protected_set_is_old(m));
 }

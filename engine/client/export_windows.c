@@ -3,7 +3,7 @@
  * export_windows.c - see export.h: windows, memory of the mount that stays mapped, by number. Their content changes; a
  * client that received an expert in a window holds a lease on it until the drop.
  */
-#include "export_internal.h"
+#include "export.h"
 
 #include "sys.h"
 
@@ -30,15 +30,26 @@ static void window_free(struct efs_export *h, struct efs_export_window *w)
     free(w);
 }
 
+void efs_window_report_unmapped(struct efs_export *h, uint32_t number)
+{
+    for (uint32_t i = 0; i < h->queued; i++)
+        if (h->queue[i].kind == EFS_EXPORT_UNMAPPED && h->queue[i].number == number)
+            return;
+    if (h->unmapped == EFS_EXPORT_ITEMS) /* reported when an expert in it is received again */
+        return;
+    efs_export_queue(h, EFS_EXPORT_UNMAPPED, number);
+    h->unmapped++;
+}
+
 /* Unmaps the least recently used window if there are too many; the next packet reports it. */
 static void window_unmap_oldest(struct efs_export *h)
 {
     struct efs_export_window *w = TAILQ_FIRST(&h->windows_by_use);
     while (w && w->users)
         w = TAILQ_NEXT(w, by_use);
-    if (h->window_count < WINDOWS_MAX || !w || h->unmapped.count == EFS_EXPORT_ITEMS)
+    if (h->window_count < WINDOWS_MAX || !w || h->unmapped == EFS_EXPORT_ITEMS)
         return;
-    h->unmapped.at[h->unmapped.count++] = w->number;
+    efs_window_report_unmapped(h, w->number);
     window_free(h, w);
 }
 
@@ -61,15 +72,6 @@ static struct efs_export_window *window_map(struct efs_export *h, uint32_t numbe
     TAILQ_INSERT_TAIL(&h->windows_by_use, w, by_use);
     h->window_count++;
     return w;
-}
-
-void efs_window_report_unmapped(struct efs_export *h, uint32_t number)
-{
-    for (uint32_t i = 0; i < h->unmapped.count; i++)
-        if (h->unmapped.at[i] == number)
-            return;
-    if (h->unmapped.count < EFS_EXPORT_ITEMS) /* else reported when an expert in it is received again */
-        h->unmapped.at[h->unmapped.count++] = number;
 }
 
 struct efs_export_window *efs_window_take(struct efs_export *h, const struct efs_export_answer *packet, int fd)

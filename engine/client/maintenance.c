@@ -19,10 +19,10 @@
  * no other thread receives, for packets. */
 static void maintenance_wait(struct efs_mount *m)
 {
-    m->maintenance_receives = !m->stop && !m->receiving && m->polled;
+    m->maintenance_receives = !m->stop && !m->receiving && m->polled && efs_export_works(m->export);
     struct pollfd wait[3] = {{.fd = m->wake, .events = POLLIN},
                              {.fd = efs_export_room_fd(m->export), .events = POLLIN},
-                             {.fd = m->maintenance_receives ? efs_export_fd(m->export) : -1, .events = POLLIN}};
+                             {.fd = m->maintenance_receives ? m->export->fd : -1, .events = POLLIN}};
     uint64_t wakes;
     m->receiving |= m->maintenance_receives;
     m->maintenance_sleeps = true;

@@ -174,7 +174,7 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
                          uint32_t count, enum efs_form form, struct efs_client_request **out, struct efs_error *err)
 {
     errint_t rc = mount_check_request(stack, needs, count, err);
-    if (rc == 0 && form != EFS_FORM_FULL && !efs_export_supports_coded(m->export)) {
+    if (rc == 0 && form != EFS_FORM_FULL && !(m->export && m->export->coded)) {
         if (form == EFS_FORM_CODED)
             return efs_fail(err, -EOPNOTSUPP,
                             "this mount hands out no coded experts to us (.expertfs/handout says \"coded: no\", or is "
