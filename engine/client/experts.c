@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #define LIST_INTERVAL 256u
+#define KEEP_PARTS 8u /* idle files have at most 7/8 of the bytes that the mount protects */
 #define EXPERTS_MAX (1u << 20)
 
 struct efs_expert *efs_expert_find(const struct efs_mount *m, const struct efs_expert_key *key)
@@ -89,7 +90,7 @@ bool efs_protected_set_receive(struct efs_mount *m, const struct efs_export_kept
     }
     m->listed += packet->head.count;
     if (packet->last) {
-        m->keep_bytes = m->keep_auto ? m->listed_bytes - m->listed_bytes / EFS_KEEP_PARTS : m->keep_bytes;
+        m->keep_bytes = m->keep_auto ? m->listed_bytes - m->listed_bytes / KEEP_PARTS : m->keep_bytes;
         m->protected = m->listed;
         m->listed = 0;
         m->listed_bytes = 0;

@@ -34,7 +34,6 @@ void efs_export_fail(struct efs_mount *m)
             h->files[tag] = NULL;
             efs_file_fall_back(m, file, -EIO);
         }
-    efs_mount_wake_open_workers(m);
     efs_protected_set_clear(m);
     if (socket_is_open(h->room)) /* the mount has not exited: it may reuse the memory of experts that are not used */
         efs_files_trim(m, 0);
@@ -158,25 +157,20 @@ static errint_t export_receive_one(struct efs_mount *m)
     } control;
     struct iovec part = {.iov_base = &packet, .iov_len = sizeof(packet)};
     struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control)};
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = CMSG_LEN(sizeof(int))};
     ssize_t n = recvmsg(m->export->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0)
         return errno == EINTR ? -EAGAIN : -errno;
-    int fd = -1;
+    const bool cut = message.msg_flags & MSG_CTRUNC;
     const struct cmsghdr *with = CMSG_FIRSTHDR(&message);
-    int fds[sizeof(control) / sizeof(int)], count = 0; /* CMSG_SPACE rounds up: two may fit */
-    if (n > 0 && with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS) {
-        count = (int)((with->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(fds, CMSG_DATA(with), (size_t)count * sizeof(int));
-    }
-    if (count == 1)
-        fd = fds[0];
-    else if (count == 0 && (message.msg_flags & MSG_CTRUNC))
-        fd = -EMFILE; /* no free descriptor in this process: the mount sends the window again after
-                         efs_window_report_unmapped() */
-    bool good = count <= 1 && !(message.msg_flags & MSG_TRUNC) && export_receive_packet(m, &packet, (size_t)n, fd);
-    for (int i = 0; i < count; i++)
-        efs_sys_close(fds[i]);
+    int fd = cut ? -EMFILE : -1; /* no free descriptor in this process: the mount sends the window again after
+                                    efs_window_report_unmapped() */
+    if (with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(with), sizeof(fd));
+    bool good =
+        !(message.msg_flags & MSG_TRUNC) && (fd < 0 || !cut) && export_receive_packet(m, &packet, (size_t)n, fd);
+    if (fd >= 0)
+        efs_sys_close(fd);
     return good ? 0 : -EPROTO;
 }
 

@@ -26,7 +26,6 @@ void efs_export_received(struct efs_mount *m, struct efs_expert_file *file, erri
     else
         efs_export_free_tag(m->export, file->exported.tag);
     efs_file_fall_back(m, file, error);
-    efs_mount_wake_open_workers(m);
 }
 
 /* Makes an expert with these places a user of their windows, which then stay mapped. false: some are not mapped, since

@@ -1,10 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* files.c - see mount.h. Files without users (idle ones) stay open up to a limit of bytes; the least recently used are
- * closed first. */
+/* files.c - see mount.h and mount_request.h. Files without users (idle ones) stay open up to a limit of bytes; the
+ * least recently used are closed first. */
 #include "mount_request.h"
 
-#include <errno.h>
 #include <stdlib.h>
+
+/* ---- items ---- */
+
+void efs_mount_item_set(struct efs_mount_item *item, enum efs_item_state state, errint_t error)
+{
+    struct efs_mount_request *request = item->request;
+    struct efs_mount *m = request->mount;
+    bool was_loading = item->base.state == EFS_ITEM_LOADING;
+    efs_mount_item_set_oversize(item, false);
+    efs_client_item_set(&request->base, &item->base, state, error);
+    if (!was_loading)
+        return;
+    m->polled -= request->base.event >= 0;
+    if (m->receiving && !m->maintenance_receives)
+        efs_export_kick(m->export); /* the thread may wait for this item */
+}
+
+void efs_mount_item_set_oversize(struct efs_mount_item *item, bool oversize)
+{
+    struct efs_mount_request *request = item->request;
+    if (!oversize && request->oversize_item != item)
+        return;
+    request->oversize_item = oversize ? item : NULL;
+    request->base.oversize = oversize;
+    pthread_cond_broadcast(request->base.changed);
+}
+
+/* ---- files ---- */
 
 /* Another file of the same expert that is ready, in the same form; NULL: none. */
 static struct efs_expert_file *file_twin(const struct efs_expert_file *file)
@@ -13,27 +40,6 @@ static struct efs_expert_file *file_twin(const struct efs_expert_file *file)
     while (twin && (twin == file || !twin->ready || twin->form != file->form))
         twin = LIST_NEXT(twin, sibling);
     return twin;
-}
-
-void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file)
-{
-    LIST_INSERT_HEAD(&file->expert->files, file, sibling);
-    TAILQ_INSERT_TAIL(&m->open_queue, file, link);
-    m->queued++;
-}
-
-void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error)
-{
-    efs_export_free_coded(&file->exported);
-    file->exported = (struct efs_exported_expert){.tag = EFS_NO_TAG};
-    if (!LIST_EMPTY(&file->waiting))
-        efs_mount_item_set_oversize(LIST_FIRST(&file->waiting), false);
-    if (file->form == EFS_FORM_CODED) {
-        efs_file_opened(m, file, error == -EAGAIN ? -EIO : error);
-    } else {
-        file->form = EFS_FORM_FULL;
-        efs_file_queue(m, file);
-    }
 }
 
 /* The file is in no list. */

@@ -11,7 +11,7 @@
  * shared by requests, and open until evicted.
  *
  *     mount.c          creation and end
- *     mount_begin.c, mount_wait.c, mount_item.c    requests: start, waiting, their items
+ *     mount_begin.c    requests: start; mount_wait.c: waiting, drops
  *     mount_notify.c   notifications of uses; mount_routing.c: chosen and predicted experts
  *     maintenance.c    the thread that closes files and sends notifications
  *     open_workers.c   the threads that open files
@@ -97,12 +97,16 @@ struct efs_mount {
 };
 
 /* ---- open_workers.c ---- */
+/* Starts one; more are started when files are queued. */
 errint_t efs_open_workers_start(struct efs_mount *m);
 /* Ends the open workers, also if none was started; waits for files that are being opened and leaves queued ones
  * unopened. Without lock. */
 void efs_open_workers_stop(struct efs_mount *m);
-/* More files are queued to be opened. Lock held. */
-void efs_mount_wake_open_workers(struct efs_mount *m);
+/* Queues a file, which its expert then shares, to be opened. Lock held. */
+void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
+/* Handles a file that the mount did not export, with this error: it is queued to be opened; one that must be coded
+ * fails. The file has no tag any more. Lock held. */
+void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
 
 /* ---- maintenance.c ---- */
 errint_t efs_maintenance_start(struct efs_mount *m);
@@ -146,7 +150,6 @@ struct efs_expert *efs_expert_add(struct efs_mount *m, const struct efs_expert_k
 struct efs_expert_file *efs_expert_shared_file(const struct efs_expert *expert, enum efs_form form);
 /* Moves the layout that was parsed with a file to *known, which is one of its expert's. */
 void efs_expert_keep_layout(struct efs_file_layout **known, struct efs_mapped_file *mapped);
-#define EFS_KEEP_PARTS 8u /* idle files have at most 7/8 of the bytes that the mount protects */
 /* Whether a file without users may stay open. */
 bool efs_file_is_protected(const struct efs_mount *m, const struct efs_expert_file *file);
 /* Handles a packet of the list of experts that the mount keeps full; the last packet replaces the previous list. false:
@@ -159,11 +162,6 @@ void efs_protected_set_requested(struct efs_mount *m);
 void efs_protected_set_clear(struct efs_mount *m);
 
 /* ---- files.c: with lock held ---- */
-/* Queues a file, which its expert then shares, for the open workers, which the caller wakes. */
-void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
-/* Handles a file that the mount did not export, with this error: it is queued to be opened, and the caller wakes the
- * open workers; one that must be coded fails. The file has no tag any more. */
-void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
 /* Completes the open of a file, with 0 or an error, which frees it. */

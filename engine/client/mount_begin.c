@@ -138,7 +138,6 @@ static void request_send(struct efs_mount *m, const char *stack, uint32_t layer,
             ask.item[i].tokens = needs[at + i].tokens;
             ask.item[i].tag = item_request(m, &request->items[at + i], socket);
         }
-        efs_mount_wake_open_workers(m);
         pthread_mutex_unlock(&m->lock);
         if (socket)
             efs_export_send_ask(m, &ask);

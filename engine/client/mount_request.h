@@ -19,13 +19,12 @@ struct efs_mount_request {
     struct efs_client_request base;
     struct efs_mount *mount;
     struct efs_mount_item *oversize_item; /* by which the mount reported base.oversize; NULL: not oversize */
-    bool flushed;                         /* packets that were queued before the wait were sent */
     struct efs_mount_item items[];
 };
 
 extern const struct efs_request_ops efs_mount_request_ops; /* mount_wait.c */
 
-/* ---- mount_item.c: with lock held ---- */
+/* ---- files.c: with lock held ---- */
 /* Changes the state of an item, with the error of FAILED. The caller removes it from file->waiting. */
 void efs_mount_item_set(struct efs_mount_item *item, enum efs_item_state state, errint_t error);
 /* The mount has reported that the experts of the item's request do not fit into its memory at once, or that they do. */

@@ -13,20 +13,17 @@ static struct efs_mount_request *mount_request_of(const struct efs_client_reques
 
 static errint_t mount_block(struct efs_client_request *of, const struct timespec *until)
 {
-    struct efs_mount_request *request = mount_request_of(of);
-    struct efs_mount *m = request->mount;
-    request->flushed = !request->flushed && efs_mount_has_unsent(m);
-    if (request->flushed) {
-        pthread_mutex_unlock(&m->lock);
-        efs_mount_flush(m, false);
-        pthread_mutex_lock(&m->lock);
-        return 0;
-    }
+    struct efs_mount *m = mount_request_of(of)->mount;
     if (m->receiving || !efs_export_works(m->export))
         return efs_cond_wait_until(&m->arrived, &m->lock, until);
     errint_t rc = efs_export_receive(m, until); /* for all waiting threads */
     if (m->polled)
         efs_mount_wake_maintenance(m); /* maintenance continues to receive */
+    if (efs_mount_has_unsent(m)) {
+        pthread_mutex_unlock(&m->lock);
+        efs_mount_flush(m, false);
+        pthread_mutex_lock(&m->lock);
+    }
     return rc;
 }
 

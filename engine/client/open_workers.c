@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* open_workers.c - see mount.h. An open blocks until the mount has loaded the expert, so each open in flight has a
  * thread. */
-#include "mount.h"
+#include "mount_request.h"
 
 #include "thread.h"
 
@@ -84,23 +84,40 @@ static void *open_worker_run(void *arg)
     return NULL;
 }
 
-void efs_mount_wake_open_workers(struct efs_mount *m)
+static errint_t open_worker_add(struct efs_mount *m)
 {
-    while (!m->stop && m->queued > m->idle_open_workers && m->open_worker_count < m->open_workers_max) {
-        if (efs_thread_start(open_worker_run, m, "efs-open", &m->open_workers[m->open_worker_count]) < 0)
-            break; /* continue with the existing threads */
-        m->open_worker_count++;
-        if (m->open_worker_count - 1 >= m->queued)
-            break;
-    }
+    errint_t rc = efs_thread_start(open_worker_run, m, "efs-open", &m->open_workers[m->open_worker_count]);
+    m->open_worker_count += rc == 0;
+    return rc;
+}
+
+void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file)
+{
+    LIST_INSERT_HEAD(&file->expert->files, file, sibling);
+    TAILQ_INSERT_TAIL(&m->open_queue, file, link);
+    m->queued++;
+    if (!m->stop && m->queued > m->idle_open_workers && m->open_worker_count < m->open_workers_max)
+        open_worker_add(m); /* if that fails, the existing threads continue */
     pthread_cond_broadcast(&m->open_wake);
+}
+
+void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error)
+{
+    efs_export_free_coded(&file->exported);
+    file->exported = (struct efs_exported_expert){.tag = EFS_NO_TAG};
+    if (!LIST_EMPTY(&file->waiting))
+        efs_mount_item_set_oversize(LIST_FIRST(&file->waiting), false);
+    if (file->form == EFS_FORM_CODED) {
+        efs_file_opened(m, file, error == -EAGAIN ? -EIO : error);
+    } else {
+        file->form = EFS_FORM_FULL;
+        efs_file_queue(m, file);
+    }
 }
 
 errint_t efs_open_workers_start(struct efs_mount *m)
 {
-    errint_t rc = efs_thread_start(open_worker_run, m, "efs-open", &m->open_workers[0]);
-    m->open_worker_count = rc == 0;
-    return rc;
+    return open_worker_add(m);
 }
 
 void efs_open_workers_stop(struct efs_mount *m)
