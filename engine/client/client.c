@@ -28,11 +28,6 @@ errint_t efs_client_check(const struct efs_client *client, struct efs_error *err
     return efs_owner_check(&client->owner, "the client", err);
 }
 
-static bool client_is_here(const struct efs_client *client)
-{
-    return efs_owner_is_this_process(&client->owner);
-}
-
 static errint_t client_open_store(const char *path, const struct efs_client_options *how, struct efs_client *client,
                                   struct efs_error *err)
 {
@@ -107,12 +102,11 @@ void efs_client_close(struct efs_client *client)
         return;
     if (client->device)
         client->device_ops->close(client->device);
-    if (client->observer && client_is_here(client))
+    const bool here = efs_owner_is_this_process(&client->owner);
+    if (client->observer && here)
         efs_routing_observer_end(client->fs, client->observer);
-    if (client->mount && client_is_here(client))
-        efs_mount_free(client->mount);
-    else if (client->mount)
-        efs_mount_free_forked(client->mount);
+    if (client->mount)
+        efs_mount_free(client->mount, !here);
     else if (!client->borrowed)
         efs_close(client->fs);
     efs_owner_end(&client->owner);

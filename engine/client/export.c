@@ -58,24 +58,18 @@ static errint_t export_set_tensors(struct efs_export *h, struct efs_expert_file 
     return 0;
 }
 
-/* An answer for an expert that was cancelled: only -ECANCELED ends its tag. */
-static void export_receive_cancelled(struct efs_export *h, const struct efs_export_answer *answer, int fd)
-{
-    if (answer->error == -ECANCELED) {
-        free(h->files[answer->tag]);
-        efs_export_free_tag(h, answer->tag);
-    } else if (answer->error == 0 && fd >= 0) {
-        efs_window_take(h, answer, fd);
-    }
-}
-
 /* fd: the received descriptor, or < 0. false: malformed. */
 static bool export_receive_answer(struct efs_mount *m, const struct efs_export_answer *answer, int fd)
 {
     struct efs_export *h = m->export;
     struct efs_expert_file *file = efs_export_file(h, answer->tag);
-    if (file && !file->ready && file->refs == 0 && answer->error <= 0) {
-        export_receive_cancelled(h, answer, fd);
+    if (file && !file->ready && file->refs == 0 && answer->error <= 0) { /* it was cancelled */
+        if (answer->error == 0 && fd >= 0)
+            efs_window_take(h, answer, fd);
+        if (answer->error == -ECANCELED) { /* only this ends its tag */
+            efs_export_free_tag(h, answer->tag);
+            free(file);
+        }
         return true;
     }
     if (!file || file->ready || answer->error > 0 || answer->error == -ECANCELED ||

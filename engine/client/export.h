@@ -71,11 +71,9 @@ static inline struct efs_expert_file *efs_export_file(const struct efs_export *e
 /* Connects to the mount's socket; keeps: a second time, to keep idle files. NULL: not accessible to this process; files
  * are used. */
 struct efs_export *efs_export_connect(int root, bool keeps);
-/* Closes the socket and unmaps all windows, after efs_files_free(). NULL is fine. */
-void efs_export_free(struct efs_export *export);
-/* The same in a forked process: closes the child's descriptors and, if the data is whole, frees it and unmaps the
- * windows. NULL is fine. */
-void efs_export_free_forked(struct efs_export *export, bool whole);
+/* Closes the socket and, if the data is whole, unmaps all windows, after efs_files_free(). forked: in a forked process,
+ * whose parent goes on to use the socket. NULL is fine. */
+void efs_export_free(struct efs_export *export, bool forked, bool whole);
 
 /* ---- export_tags.c ---- */
 /* Assigns a tag to a file before it is requested. false: too many tags. */

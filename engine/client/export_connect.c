@@ -99,32 +99,26 @@ struct efs_export *efs_export_connect(int root, bool keeps)
     h->keeps = h->room >= 0;
     if (h->fd >= 0)
         return h;
-    efs_export_free_forked(h, false);
+    efs_export_free(h, true, false);
     return NULL;
 }
 
-void efs_export_free(struct efs_export *h)
+void efs_export_free(struct efs_export *h, bool forked, bool whole)
 {
     if (!h)
         return;
-    if (h->room >= 0)
-        shutdown(h->room, SHUT_RDWR);
-    shutdown(h->fd, SHUT_RDWR); /* the mount releases this client's leases now, also if a child has the socket */
-    efs_export_free_forked(h, true);
-}
-
-void efs_export_free_forked(struct efs_export *h, bool whole)
-{
-    if (!h)
-        return;
+    const int all[] = {h->fd, h->kick, h->room};
     for (uint32_t tag = 0; whole && tag < h->tag_count; tag++)
         if (h->files[tag]) { /* requested or cancelled, and not answered */
             efs_export_free_coded(&h->files[tag]->exported);
             free(h->files[tag]);
         }
+    if (!forked && h->room >= 0)
+        shutdown(h->room, SHUT_RDWR);
+    if (!forked) /* the mount releases this client's leases now, also if a child has the socket */
+        shutdown(h->fd, SHUT_RDWR);
     if (whole)
         efs_window_unmap_all(h);
-    const int all[] = {h->fd, h->kick, h->room};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] >= 0)
             efs_sys_close(all[i]);

@@ -78,42 +78,35 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     pthread_cond_init(&m->open_wake, NULL);
     errint_t rc = mount_start(m, threads, err);
     if (rc < 0)
-        efs_mount_free(m);
+        efs_mount_free(m, false);
     else
         *out = m;
     return rc;
 }
 
-static void mount_close_fds(const struct efs_mount *m)
+void efs_mount_free(struct efs_mount *m, bool forked)
 {
     const int all[] = {m->root, m->want, m->wake};
+    if (!forked) {
+        efs_open_workers_stop(m);
+        efs_maintenance_stop(m);
+    }
+    /* If a thread held the lock at the fork, the lists may be inconsistent: their memory is freed when this process
+     * ends. */
+    const bool whole = pthread_mutex_trylock(&m->lock) == 0;
+    if (whole)
+        efs_files_free(m);
+    efs_export_free(m->export, forked, whole);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] >= 0)
             efs_sys_close(all[i]);
-}
-
-void efs_mount_free(struct efs_mount *m)
-{
-    efs_open_workers_stop(m);
-    efs_maintenance_stop(m);
-    efs_files_free(m);
-    efs_export_free(m->export);
-    mount_close_fds(m);
-    pthread_cond_destroy(&m->arrived);
-    pthread_cond_destroy(&m->open_wake);
-    pthread_mutex_destroy(&m->send_lock);
-    pthread_mutex_destroy(&m->lock);
-    free(m);
-}
-
-void efs_mount_free_forked(struct efs_mount *m)
-{
-    /* If a thread held the lock at the fork, the lists may be inconsistent: their memory is freed when this process
-     * ends. */
-    bool whole = pthread_mutex_trylock(&m->lock) == 0;
     if (whole)
-        efs_files_free(m);
-    efs_export_free_forked(m->export, whole);
-    mount_close_fds(m);
+        pthread_mutex_unlock(&m->lock);
+    if (!forked) {
+        pthread_cond_destroy(&m->arrived);
+        pthread_cond_destroy(&m->open_wake);
+        pthread_mutex_destroy(&m->send_lock);
+        pthread_mutex_destroy(&m->lock);
+    }
     free(m);
 }

@@ -11,7 +11,7 @@
  * shared by requests, and open until evicted.
  *
  *     mount.c          creation and end
- *     mount_begin.c    requests: start; mount_wait.c: waiting, drops
+ *     mount_request.c  requests: start, waiting, drops
  *     mount_notify.c   notifications of uses; mount_routing.c: chosen and predicted experts
  *     maintenance.c    the thread that closes files and sends notifications
  *     open_workers.c   the threads that open files
@@ -136,7 +136,7 @@ void efs_mount_flush(struct efs_mount *m, bool block);
 /* Queues a notification that these experts of a layer are used. Lock held. false: no room now. */
 bool efs_mount_notify_later(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                             uint32_t count, enum efs_form form);
-/* Writes the queued ones and this one to .expertfs/want. Without lock. */
+/* The same, and sends all. Without lock. */
 void efs_mount_notify(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                       uint32_t count);
 
@@ -182,12 +182,11 @@ void efs_mount_close_files(struct efs_mount *m);
 /* Takes over root, also after an error. */
 errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **mount,
                        struct efs_error *err);
-void efs_mount_free(struct efs_mount *mount);
-/* efs_mount_free() in a forked process: closes the child's descriptors and mappings; does not notify the mount or wait
- * for threads. */
-void efs_mount_free_forked(struct efs_mount *mount);
+/* forked: in a forked process, closes the child's descriptors and mappings; does not notify the mount or wait for
+ * threads. */
+void efs_mount_free(struct efs_mount *mount, bool forked);
 
-/* ---- mount_begin.c ---- */
+/* ---- mount_request.c ---- */
 /* As efs_client_begin(); the caller sets the request's owner. */
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, enum efs_form form, struct efs_client_request **request,

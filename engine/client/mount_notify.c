@@ -14,6 +14,7 @@
 #define EXPERT_BYTES 24u /* " 4294967295*4294967295" */
 
 _Static_assert(EFS_EXPORT_ITEMS *EXPERT_BYTES + 64 <= EFS_WANT_LINE_BYTES, "the experts of a packet fit into a line");
+_Static_assert(EFS_MOUNT_EXPERTS *EXPERT_BYTES <= EFS_USES_BYTES, "a request fits into the queue");
 _Static_assert(2 * EFS_USES_BYTES + 64 <= EFS_WANT_BYTES, "the queue fits into one write: an item has 12 bytes");
 
 bool efs_mount_notify_later(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
@@ -82,20 +83,6 @@ static errint_t mount_write_uses(struct efs_mount *m)
     return 0;
 }
 
-void efs_mount_notify(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                      uint32_t count)
-{
-    bool queued = false;
-    pthread_mutex_lock(&m->send_lock);
-    while (!queued) {
-        pthread_mutex_lock(&m->lock);
-        queued = efs_mount_notify_later(m, stack, layer, needs, count, EFS_FORM_FULL);
-        pthread_mutex_unlock(&m->lock);
-        mount_write_uses(m);
-    }
-    pthread_mutex_unlock(&m->send_lock);
-}
-
 void efs_mount_flush(struct efs_mount *m, bool block)
 {
     errint_t rc = -EAGAIN;
@@ -111,4 +98,16 @@ void efs_mount_flush(struct efs_mount *m, bool block)
     pthread_mutex_lock(&m->lock);
     efs_mount_wake_maintenance(m);
     pthread_mutex_unlock(&m->lock);
+}
+
+void efs_mount_notify(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                      uint32_t count)
+{
+    bool queued = false;
+    while (!queued) {
+        pthread_mutex_lock(&m->lock);
+        queued = efs_mount_notify_later(m, stack, layer, needs, count, EFS_FORM_FULL);
+        pthread_mutex_unlock(&m->lock);
+        efs_mount_flush(m, true);
+    }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_request.h - a request of a mount (base/request.h), shared by the files that start it (mount_begin.c), wait for
- * it (mount_wait.c) and load its experts (files.c). */
+/* mount_request.h - a request of a mount (base/request.h), shared by mount_request.c and the files that load its
+ * experts. */
 #ifndef EFS_CLIENT_MOUNT_REQUEST_H
 #define EFS_CLIENT_MOUNT_REQUEST_H
 
@@ -11,6 +11,7 @@
 struct efs_mount_item {
     struct efs_client_item base;
     struct efs_mount_request *request;
+    struct efs_expert *expert;          /* NULL: not in the table before the request */
     struct efs_expert_file *file;       /* while LOADING or READY, else NULL */
     LIST_ENTRY(efs_mount_item) waiting; /* LOADING: in file->waiting */
 };
@@ -21,8 +22,6 @@ struct efs_mount_request {
     struct efs_mount_item *oversize_item; /* by which the mount reported base.oversize; NULL: not oversize */
     struct efs_mount_item items[];
 };
-
-extern const struct efs_request_ops efs_mount_request_ops; /* mount_wait.c */
 
 /* ---- files.c: with lock held ---- */
 /* Changes the state of an item, with the error of FAILED. The caller removes it from file->waiting. */

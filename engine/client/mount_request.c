@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_begin.c - see mount.h: starts requests of a mount. */
+/* mount_request.c - see mount_request.h: starts requests, waits for their experts, returns their tensors, drops them.
+ */
 #include "mount_request.h"
 
+#include "deadline.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -9,18 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(EFS_MOUNT_EXPERTS <= EFS_EXPORT_ROUTED, "a request fits into its packets");
+
 static bool is_stack(const char *stack)
 {
     size_t n = strspn(stack, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
     return stack[n] == '\0' && n <= 31;
-}
-
-static errint_t mount_check_request(const char *stack, const struct efs_need *needs, uint32_t count,
-                                    struct efs_error *err)
-{
-    if (!is_stack(stack))
-        return efs_fail(err, -ENOENT, "there is no stack \"%.40s\"", stack);
-    return efs_request_check(needs, count, EFS_MOUNT_EXPERTS, err);
 }
 
 /* Whether the expert's file exists: 0, -ENOENT, ... Without the view (no_view) there are no files: returns 0, and an
@@ -57,11 +53,12 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
     bool all = true;
     pthread_mutex_lock(&m->lock);
     efs_export_receive_late(m);
-    for (uint32_t i = 0; i < request->base.count && all; i++) {
+    for (uint32_t i = 0; i < request->base.count; i++) {
+        struct efs_mount_item *item = &request->items[i];
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        const struct efs_expert *expert = efs_expert_find(m, &key);
-        request->items[i].file = expert ? efs_expert_shared_file(expert, form) : NULL;
-        all = request->items[i].file && request->items[i].file->ready;
+        item->expert = efs_expert_find(m, &key);
+        item->file = item->expert ? efs_expert_shared_file(item->expert, form) : NULL;
+        all = all && item->file && item->file->ready;
     }
     all = all && efs_mount_notify_later(m, stack, layer, needs, request->base.count, form);
     const bool unsent = efs_mount_has_unsent(m);
@@ -86,15 +83,15 @@ static errint_t item_prepare(struct efs_mount *m, struct efs_mount_item *item, c
     file->form = form;
     file->mapped.fd = -1;
     file->exported.tag = EFS_NO_TAG;
-    pthread_mutex_lock(&m->lock);
-    file->expert = efs_expert_find(m, key);
-    pthread_mutex_unlock(&m->lock);
-    errint_t rc = file->expert ? 0 : mount_check_exists(m, key, err);
-    if (rc < 0 || file->expert)
-        return rc;
-    pthread_mutex_lock(&m->lock);
-    file->expert = efs_expert_add(m, key);
-    pthread_mutex_unlock(&m->lock);
+    if (!item->expert) {
+        errint_t rc = mount_check_exists(m, key, err);
+        if (rc < 0)
+            return rc;
+        pthread_mutex_lock(&m->lock);
+        item->expert = efs_expert_add(m, key);
+        pthread_mutex_unlock(&m->lock);
+    }
+    file->expert = item->expert;
     return file->expert ? 0 : efs_fail(err, -ENOMEM, "no memory for a request");
 }
 
@@ -169,10 +166,99 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
     return 0;
 }
 
+/* ---- the calls of base/request.h ---- */
+
+static struct efs_mount_request *mount_request_of(const struct efs_client_request *of)
+{
+    return (struct efs_mount_request *)(uintptr_t)of; /* base is its first member */
+}
+
+static errint_t mount_block(struct efs_client_request *of, const struct timespec *until)
+{
+    struct efs_mount *m = mount_request_of(of)->mount;
+    if (m->receiving || !efs_export_works(m->export))
+        return efs_cond_wait_until(&m->arrived, &m->lock, until);
+    errint_t rc = efs_export_receive(m, until); /* for all waiting threads */
+    if (m->polled)
+        efs_mount_wake_maintenance(m); /* maintenance continues to receive */
+    if (efs_mount_has_unsent(m)) {
+        pthread_mutex_unlock(&m->lock);
+        efs_mount_flush(m, false);
+        pthread_mutex_lock(&m->lock);
+    }
+    return rc;
+}
+
+/* Requests from the mount whether the rest of the request fits, after the drops that are queued. */
+static void mount_refresh(struct efs_client_request *of)
+{
+    struct efs_mount_item *item = mount_request_of(of)->oversize_item;
+    struct efs_mount *m = item->request->mount;
+    struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_OVERSIZE);
+    ask.item[ask.head.count++].tag = item->file->exported.tag;
+    efs_mount_item_set_oversize(item, false);
+    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_lock(&m->send_lock);
+    efs_export_send_ask(m, &ask); /* meanwhile the item may have been answered: then this is not answered */
+    pthread_mutex_unlock(&m->send_lock);
+    pthread_mutex_lock(&m->lock);
+}
+
+static void mount_event_opened(struct efs_client_request *of)
+{
+    struct efs_mount *m = mount_request_of(of)->mount;
+    m->polled += of->loading;
+    efs_mount_wake_maintenance(m);
+}
+
+static errint_t mount_tensors(struct efs_client_request *of, uint32_t index, const struct efs_tensor **tensors,
+                              uint32_t *count)
+{
+    const struct efs_mapped_file *mapped = &mount_request_of(of)->items[index].file->mapped;
+    *tensors = mapped->tensors;
+    *count = mapped->tensor_count;
+    return 0;
+}
+
+/* Lock held. */
+static void item_drop(struct efs_mount *m, struct efs_mount_item *item)
+{
+    struct efs_expert_file *file = item->file;
+    if (item->base.state == EFS_ITEM_LOADING)
+        LIST_REMOVE(item, waiting);
+    item->file = NULL;
+    efs_mount_item_set(item, EFS_ITEM_DROPPED, 0);
+    if (file)
+        efs_file_unref(m, file);
+}
+
+static void mount_drop(struct efs_client_request *of, uint32_t first, uint32_t end)
+{
+    struct efs_mount_request *request = mount_request_of(of);
+    struct efs_mount *m = request->mount;
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = first; i < end; i++)
+        item_drop(m, &request->items[i]);
+    const bool unsent = efs_mount_has_unsent(m);
+    pthread_mutex_unlock(&m->lock);
+    if (unsent)
+        efs_mount_flush(m, false);
+}
+
+static const struct efs_request_ops mount_request_ops = {.block = mount_block,
+                                                         .refresh = mount_refresh,
+                                                         .event_opened = mount_event_opened,
+                                                         .tensors = mount_tensors,
+                                                         .drop = mount_drop,
+                                                         .free = efs_client_request_free};
+
+/* ---- the start of a request ---- */
+
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, enum efs_form form, struct efs_client_request **out, struct efs_error *err)
 {
-    errint_t rc = mount_check_request(stack, needs, count, err);
+    errint_t rc = is_stack(stack) ? efs_request_check(needs, count, EFS_MOUNT_EXPERTS, err)
+                                  : efs_fail(err, -ENOENT, "there is no stack \"%.40s\"", stack);
     if (rc == 0 && form != EFS_FORM_FULL && !(m->export && m->export->coded)) {
         if (form == EFS_FORM_CODED)
             return efs_fail(err, -EOPNOTSUPP,
@@ -185,7 +271,7 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
     struct efs_mount_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
     if (!request)
         return efs_fail(err, -ENOMEM, "no memory for a request");
-    efs_client_request_init(&request->base, &efs_mount_request_ops, &m->lock, &m->arrived, count,
+    efs_client_request_init(&request->base, &mount_request_ops, &m->lock, &m->arrived, count,
                             offsetof(struct efs_mount_request, items), sizeof(request->items[0]));
     request->mount = m;
     for (uint32_t i = 0; i < count; i++)
