@@ -72,12 +72,6 @@ bool efs_protected_set_is_old(const struct efs_mount *m)
     return m->keep_auto && !m->stop && !m->listing && m->idle_count >= (m->list == EFS_NO_LIST ? 1 : most);
 }
 
-void efs_protected_set_requested(struct efs_mount *m)
-{
-    m->idle_count = 0;
-    m->listing = true;
-}
-
 bool efs_protected_set_receive(struct efs_mount *m, const struct efs_export_kept *packet)
 {
     if (!m->listing || __builtin_add_overflow(m->listed_bytes, packet->raw_bytes, &m->listed_bytes))

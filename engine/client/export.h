@@ -112,14 +112,10 @@ void efs_window_unmap_all(struct efs_export *export);
 struct efs_export_ask efs_export_packet(enum efs_export_kind kind);
 /* Sets the size in the head of a packet, from the number of its items. Without lock. */
 void efs_export_end_packet(struct efs_export_ask *packet);
-/* With efs_mount.send_lock held, without lock: */
-/* Sends queued packets, then this one, whose head has its size. < 0: the socket does not work any more. */
-errint_t efs_export_send(struct efs_mount *m, const struct efs_export_head *last);
-/* The same; sets the size in the head. */
-void efs_export_send_ask(struct efs_mount *m, struct efs_export_ask *ask);
-/* Sends queued packets, and EFS_EXPORT_KEEP and LIST where due. flags: 0, or MSG_DONTWAIT: -EAGAIN if the socket is
- * full. */
-errint_t efs_export_flush(struct efs_mount *m, int flags);
+/* Sends queued packets, EFS_EXPORT_LIST where due, then `last` (NULL: none), then EFS_EXPORT_KEEP where due. flags: 0,
+ * or MSG_DONTWAIT: -EAGAIN if the socket is full. Other errors: it does not work any more. With efs_mount.send_lock
+ * held, without lock. */
+errint_t efs_export_send(struct efs_mount *m, const struct efs_export_head *last, int flags);
 
 /* ---- export_coded.c ---- */
 /* Handles a file whose expert was received (error 0), or whose request has failed. held: the mount holds the expert for

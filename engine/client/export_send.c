@@ -93,29 +93,20 @@ static errint_t export_send_queued(struct efs_mount *m, const struct efs_export_
     return rc;
 }
 
-errint_t efs_export_send(struct efs_mount *m, const struct efs_export_head *last)
-{
-    pthread_mutex_lock(&m->lock);
-    errint_t rc = export_send_queued(m, last, 0);
-    pthread_mutex_unlock(&m->lock);
-    return rc;
-}
-
-void efs_export_send_ask(struct efs_mount *m, struct efs_export_ask *ask)
-{
-    efs_export_end_packet(ask);
-    efs_export_send(m, &ask->head);
-}
-
-errint_t efs_export_flush(struct efs_mount *m, int flags)
+errint_t efs_export_send(struct efs_mount *m, const struct efs_export_head *last, int flags)
 {
     static const struct efs_export_head keep = {sizeof(keep), EFS_EXPORT_VERSION, EFS_EXPORT_KEEP, 0},
                                         list = {sizeof(list), EFS_EXPORT_VERSION, EFS_EXPORT_LIST, 0};
     pthread_mutex_lock(&m->lock);
     const bool due = efs_protected_set_is_old(m);
-    errint_t rc = export_send_queued(m, due ? &list : NULL, flags);
-    if (rc == 0 && due)
-        efs_protected_set_requested(m);
+    m->listing |= due; /* the answer may be received before this thread has the lock again */
+    errint_t rc = due ? export_send_queued(m, &list, flags) : 0;
+    if (due && rc == 0)
+        m->idle_count = 0;
+    else if (due)
+        m->listing = false;
+    if (rc == 0)
+        rc = export_send_queued(m, last, flags);
     if (rc == 0 && efs_export_keeps_untold(m)) {
         m->export->told_keep = true;
         if (send(m->export->room, &keep, sizeof(keep), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)

@@ -6,6 +6,7 @@
 #include "export.h"
 
 #include "mount.h"
+
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -97,7 +97,7 @@ struct efs_mount {
 };
 
 /* ---- open_workers.c ---- */
-/* Starts one; more are started when files are queued. */
+/* Starts one more. Files that are queued start more. */
 errint_t efs_open_workers_start(struct efs_mount *m);
 /* Ends the open workers, also if none was started; waits for files that are being opened and leaves queued ones
  * unopened. Without lock. */
@@ -136,9 +136,6 @@ void efs_mount_flush(struct efs_mount *m, bool block);
 /* Queues a notification that these experts of a layer are used. Lock held. false: no room now. */
 bool efs_mount_notify_later(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                             uint32_t count, enum efs_form form);
-/* The same, and sends all. Without lock. */
-void efs_mount_notify(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                      uint32_t count);
 
 /* ---- experts.c: with lock held ---- */
 /* NULL: not in the table. */
@@ -155,9 +152,8 @@ bool efs_file_is_protected(const struct efs_mount *m, const struct efs_expert_fi
 /* Handles a packet of the list of experts that the mount keeps full; the last packet replaces the previous list. false:
  * no list was requested. */
 bool efs_protected_set_receive(struct efs_mount *m, const struct efs_export_kept *packet);
-/* Whether a list is to be requested; it was. */
+/* Whether a list is to be requested. */
 bool efs_protected_set_is_old(const struct efs_mount *m);
-void efs_protected_set_requested(struct efs_mount *m);
 /* Empties the set: no idle file stays open then. */
 void efs_protected_set_clear(struct efs_mount *m);
 

@@ -90,7 +90,7 @@ void efs_mount_flush(struct efs_mount *m, bool block)
         pthread_mutex_lock(&m->lock);
         const bool socket = efs_export_works(m->export);
         pthread_mutex_unlock(&m->lock);
-        rc = socket ? efs_export_flush(m, block ? 0 : MSG_DONTWAIT) : mount_write_uses(m);
+        rc = socket ? efs_export_send(m, NULL, block ? 0 : MSG_DONTWAIT) : mount_write_uses(m);
         pthread_mutex_unlock(&m->send_lock);
     }
     if (rc != -EAGAIN)
@@ -98,16 +98,4 @@ void efs_mount_flush(struct efs_mount *m, bool block)
     pthread_mutex_lock(&m->lock);
     efs_mount_wake_maintenance(m);
     pthread_mutex_unlock(&m->lock);
-}
-
-void efs_mount_notify(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                      uint32_t count)
-{
-    bool queued = false;
-    while (!queued) {
-        pthread_mutex_lock(&m->lock);
-        queued = efs_mount_notify_later(m, stack, layer, needs, count, EFS_FORM_FULL);
-        pthread_mutex_unlock(&m->lock);
-        efs_mount_flush(m, true);
-    }
 }

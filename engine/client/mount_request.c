@@ -136,8 +136,9 @@ static void request_send(struct efs_mount *m, const char *stack, uint32_t layer,
             ask.item[i].tag = item_request(m, &request->items[at + i], socket);
         }
         pthread_mutex_unlock(&m->lock);
+        efs_export_end_packet(&ask);
         if (socket)
-            efs_export_send_ask(m, &ask);
+            efs_export_send(m, &ask.head, 0);
     }
     pthread_mutex_unlock(&m->send_lock);
 }
@@ -157,11 +158,14 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
             free(request->items[i].file);
         return rc;
     }
-    pthread_mutex_lock(&m->lock);
-    const bool socket = efs_export_works(m->export);
-    pthread_mutex_unlock(&m->lock);
-    if (!socket && form == EFS_FORM_FULL)
-        efs_mount_notify(m, stack, layer, needs, request->base.count);
+    for (bool queued = false; !queued;) {
+        pthread_mutex_lock(&m->lock);
+        const bool notify = form == EFS_FORM_FULL && !efs_export_works(m->export);
+        queued = !notify || efs_mount_notify_later(m, stack, layer, needs, request->base.count, form);
+        pthread_mutex_unlock(&m->lock);
+        if (notify)
+            efs_mount_flush(m, true);
+    }
     request_send(m, stack, layer, needs, form, request);
     return 0;
 }
@@ -198,8 +202,9 @@ static void mount_refresh(struct efs_client_request *of)
     ask.item[ask.head.count++].tag = item->file->exported.tag;
     efs_mount_item_set_oversize(item, false);
     pthread_mutex_unlock(&m->lock);
+    efs_export_end_packet(&ask);
     pthread_mutex_lock(&m->send_lock);
-    efs_export_send_ask(m, &ask); /* meanwhile the item may have been answered: then this is not answered */
+    efs_export_send(m, &ask.head, 0); /* meanwhile the item may have been answered: then this is not answered */
     pthread_mutex_unlock(&m->send_lock);
     pthread_mutex_lock(&m->lock);
 }

@@ -39,7 +39,7 @@ static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, b
     if (state)
         memcpy((uint8_t *)packet + items, r->state, state);
     pthread_mutex_lock(&m->send_lock);
-    errint_t rc = efs_export_send(m, &packet->head);
+    errint_t rc = efs_export_send(m, &packet->head, 0);
     pthread_mutex_unlock(&m->send_lock);
     free(packet);
     return rc < 0 ? efs_fail(err, -EPIPE, "the mount does not answer any more") : 0;

@@ -84,7 +84,7 @@ static void *open_worker_run(void *arg)
     return NULL;
 }
 
-static errint_t open_worker_add(struct efs_mount *m)
+errint_t efs_open_workers_start(struct efs_mount *m)
 {
     errint_t rc = efs_thread_start(open_worker_run, m, "efs-open", &m->open_workers[m->open_worker_count]);
     m->open_worker_count += rc == 0;
@@ -97,7 +97,7 @@ void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file)
     TAILQ_INSERT_TAIL(&m->open_queue, file, link);
     m->queued++;
     if (!m->stop && m->queued > m->idle_open_workers && m->open_worker_count < m->open_workers_max)
-        open_worker_add(m); /* if that fails, the existing threads continue */
+        efs_open_workers_start(m); /* if that fails, the existing threads continue */
     pthread_cond_broadcast(&m->open_wake);
 }
 
@@ -113,11 +113,6 @@ void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errin
         file->form = EFS_FORM_FULL;
         efs_file_queue(m, file);
     }
-}
-
-errint_t efs_open_workers_start(struct efs_mount *m)
-{
-    return open_worker_add(m);
 }
 
 void efs_open_workers_stop(struct efs_mount *m)

@@ -361,6 +361,8 @@ static void *run_crowd(void *arg)
     return NULL;
 }
 
+static _Atomic bool lists_are_slow; /* the client goes on a while after it has requested a list */
+
 /* Threads share a client: one receives for all, and may drop an expert that another one waits for. */
 static void crowded(enum manner manner, uint64_t keep_bytes)
 {
@@ -377,6 +379,9 @@ static void crowded(enum manner manner, uint64_t keep_bytes)
         pthread_join(threads[i], NULL);
         assert_true(crowd[i].good);
     }
+    uint32_t handed = s.handed;
+    assert_true(ask(client, 0, 0, EXPERTS, true));
+    assert_true(!lists_are_slow || s.handed == handed + EXPERTS); /* the socket is in use */
     efs_client_close(client);
     assert_int_equal(s.wrong, 0);
     end_end(&s);
@@ -388,6 +393,14 @@ TEST(test_threads)
     crowded(GOOD, mount.file_bytes[0] * 5);
     crowded(REFUSES, 0);
     crowded(HANGS_UP_LATER, 0);
+}
+
+/* A list may be received by another thread before the one that has requested it goes on. */
+TEST(test_list_is_received_at_once)
+{
+    lists_are_slow = true;
+    crowded(GOOD, EFS_KEEP_AUTO);
+    lists_are_slow = false;
 }
 
 /* Without a usable socket the client reads the files. */
@@ -429,11 +442,21 @@ static bool libc_fault_exempt(void)
     return is_mount_end;
 }
 
+ssize_t send(int fd, const void *data, size_t bytes, int flags)
+{
+    ssize_t (*call)(int fd, const void *data, size_t bytes, int flags);
+    *(void **)&call = libc_symbol("send");
+    ssize_t n = libc_fault_due(CALL_send) ? -1 : call(fd, data, bytes, flags);
+    const struct efs_export_head *head = data;
+    if (lists_are_slow && !is_mount_end && head->kind == EFS_EXPORT_LIST)
+        usleep(50000); /* meanwhile another thread receives the list */
+    return n;
+}
+
 LIBC_FAULT(int, socket, (int domain, int type, int protocol), (domain, type, protocol))
 LIBC_FAULT(int, connect, (int fd, const struct sockaddr *address, socklen_t bytes), (fd, address, bytes))
 LIBC_FAULT(int, eventfd, (unsigned count, int flags), (count, flags))
 LIBC_FAULT(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *room), (fd, level, name, value, room))
-LIBC_FAULT(ssize_t, send, (int fd, const void *data, size_t bytes, int flags), (fd, data, bytes, flags))
 LIBC_FAULT(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags))
 
 static void sweep(enum call call, int error)
