@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* coded_layout.c - see file_layout.h: layouts of coded experts. */
-#include "file_layout.h"
+/* coded_layout.c - see file_layout.h and mapping.h: coded experts. */
+#include "mapping.h"
 
 #include "sys.h"
 
@@ -123,23 +123,18 @@ static bool shard_place(const struct efs_export_layout_shard *s, const uint8_t *
 }
 
 errint_t efs_coded_tensors(const struct efs_file_layout *layout, const uint8_t *places,
-                           struct efs_export_window *const *windows, struct efs_tensor **tensors,
-                           struct efs_coded_shard **shards)
+                           struct efs_export_window *const *windows, struct efs_mapped_file *file)
 {
-    struct efs_tensor *t = efs_layout_tensors(layout, NULL);
-    struct efs_coded_shard *s = efs_sys_calloc(layout->shard_count + 1u, sizeof(*s));
-    errint_t rc = t && s ? 0 : -ENOMEM;
-    for (uint32_t i = 0; rc == 0 && i < layout->shard_count; i++)
-        rc = shard_place(&layout->shards[i], places, windows, &s[i]) ? 0 : -EUCLEAN;
-    if (rc < 0) {
-        free(t);
-        free(s);
-        return rc;
-    }
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < layout->tensor_count; at += t[i++].shard_count)
-        t[i].shards = s + at;
-    *tensors = t;
-    *shards = s;
+    struct efs_coded_shard *shards = file->shards = efs_sys_calloc(layout->shard_count + 1u, sizeof(*shards));
+    file->tensors = efs_layout_tensors(layout, NULL);
+    if (!file->tensors || !shards)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < layout->shard_count; i++)
+        if (!shard_place(&layout->shards[i], places, windows, &shards[i]))
+            return -EUCLEAN;
+    for (uint32_t i = 0; i < layout->tensor_count; shards += file->tensors[i++].shard_count)
+        file->tensors[i].shards = shards;
+    file->tensor_count = layout->tensor_count;
+    file->bytes = (size_t)layout->chunk_bytes;
     return 0;
 }

@@ -90,8 +90,9 @@ void efs_export_free_coded(struct efs_exported_expert *exported);
 void efs_export_queue(struct efs_export *export, enum efs_export_kind kind, uint32_t number);
 /* Whether the mount must be told that idle files are kept. */
 bool efs_export_keeps_untold(const struct efs_mount *m);
-/* Whether packets are to be sent by efs_mount_flush(): dropped or cancelled tags, EFS_EXPORT_KEEP or LIST. */
-bool efs_export_has_unsent(const struct efs_mount *m);
+/* Whether packets are to be sent by efs_mount_flush(): notifications of EFS_NOTIFY_BATCH requests, dropped or cancelled
+ * tags, EFS_EXPORT_KEEP or LIST. */
+bool efs_mount_has_unsent(const struct efs_mount *m);
 /* Interrupts efs_export_receive(), because a file or a waiter has changed without a packet. */
 void efs_export_kick(const struct efs_export *export);
 

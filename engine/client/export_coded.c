@@ -71,14 +71,10 @@ static errint_t coded_finish(struct efs_mount *m, struct efs_expert_file *file, 
     exported->place_count = 2 * layout->extent_count;
     if (!coded_get_windows(m->export, exported, exported->body + layout_bytes))
         return -ENOMEM;
-    rc = efs_coded_tensors(layout, exported->body + layout_bytes, exported->places, &file->mapped.tensors,
-                           &file->mapped.shards);
-    if (rc < 0)
-        return rc;
-    file->mapped.tensor_count = layout->tensor_count;
-    file->mapped.bytes = (size_t)layout->chunk_bytes;
-    file->form = EFS_FORM_CODED;
-    return 0;
+    rc = efs_coded_tensors(layout, exported->body + layout_bytes, exported->places, &file->mapped);
+    if (rc == 0)
+        file->form = EFS_FORM_CODED;
+    return rc;
 }
 
 /* ---- parts ---- */

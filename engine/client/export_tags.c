@@ -77,9 +77,10 @@ bool efs_export_keeps_untold(const struct efs_mount *m)
     return !TAILQ_EMPTY(&m->idle) && m->export->keeps && !m->export->told_keep;
 }
 
-bool efs_export_has_unsent(const struct efs_mount *m)
+bool efs_mount_has_unsent(const struct efs_mount *m)
 {
     const struct efs_export *h = m->export;
-    return efs_export_works(h) &&
-           (h->queued > h->unmapped || efs_export_keeps_untold(m) || efs_protected_set_is_old(m));
+    return m->uses_count >= EFS_NOTIFY_BATCH ||
+           (efs_export_works(h) &&
+            (h->queued > h->unmapped || efs_export_keeps_untold(m) || efs_protected_set_is_old(m)));
 }

@@ -47,12 +47,6 @@ struct efs_tensor *efs_layout_tensors(const struct efs_file_layout *layout, cons
 /* ---- coded_layout.c ---- */
 /* Parses the layout of a coded expert; all of it is checked. -EUCLEAN, -ENOMEM. */
 errint_t efs_coded_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layout **layout);
-/* The tensors of a coded expert. places: a struct efs_export_place for each extent, not aligned; windows: those of its
- * two components, NULL: none. The caller frees both arrays; names point into the layout. -EUCLEAN: a chunk is not
- * inside its window; -ENOMEM. */
-errint_t efs_coded_tensors(const struct efs_file_layout *layout, const uint8_t *places,
-                           struct efs_export_window *const *windows, struct efs_tensor **tensors,
-                           struct efs_coded_shard **shards);
 
 /* ---- tensor_metadata.c ---- */
 /* Reads from __metadata__ the type and shape of tensors that safetensors has no dtype for (ggml types). The header was

@@ -34,5 +34,10 @@ errint_t efs_mapped_open(int root, const struct efs_expert_key *key, const struc
 void efs_mapped_close(struct efs_mapped_file *file);
 /* Sets the tensors of a file whose data and bytes are set. -EUCLEAN, -ENOMEM. */
 errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapped_file *file);
+/* Sets the tensors of a coded expert, and its bytes. places: a struct efs_export_place for each extent, not aligned;
+ * windows: those of its two components, NULL: none. -EUCLEAN: a chunk is not inside its window; -ENOMEM. coded_layout.c
+ */
+errint_t efs_coded_tensors(const struct efs_file_layout *layout, const uint8_t *places,
+                           struct efs_export_window *const *windows, struct efs_mapped_file *file);
 
 #endif

@@ -125,11 +125,6 @@ static inline void efs_mount_wake_maintenance(struct efs_mount *m)
 }
 
 /* ---- mount_notify.c ---- */
-/* Whether something is due to be sent. Lock held. */
-static inline bool efs_mount_has_unsent(const struct efs_mount *m)
-{
-    return m->uses_count >= EFS_NOTIFY_BATCH || efs_export_has_unsent(m);
-}
 /* Sends all that is queued on the calling thread; unless block, the maintenance thread is woken for what would block.
  * Without lock. */
 void efs_mount_flush(struct efs_mount *m, bool block);

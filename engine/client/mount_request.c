@@ -62,11 +62,8 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
     }
     all = all && efs_mount_notify_later(m, stack, layer, needs, request->base.count, form);
     const bool unsent = efs_mount_has_unsent(m);
-    for (uint32_t i = 0; i < request->base.count; i++)
-        if (all)
-            item_use(m, &request->items[i], request->items[i].file);
-        else
-            request->items[i].file = NULL;
+    for (uint32_t i = 0; i < request->base.count && all; i++)
+        item_use(m, &request->items[i], request->items[i].file);
     pthread_mutex_unlock(&m->lock);
     if (unsent)
         efs_mount_flush(m, false);
@@ -102,11 +99,11 @@ static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, b
     struct efs_expert_file *file = item->file, *shared = NULL;
     if (!socket && file->form == EFS_FORM_FULL)
         shared = efs_expert_shared_file(file->expert, EFS_FORM_FULL);
-    if (shared)
-        free(file);
     item_use(m, item, shared ? shared : file);
-    if (shared)
+    if (shared) {
+        free(file);
         return EFS_EXPORT_NOTIFY;
+    }
     if (socket && efs_export_alloc_tag(m->export, file)) {
         bool known = file->form == EFS_FORM_FULL || file->expert->coded_layout;
         return file->exported.tag | (known ? 0 : EFS_EXPORT_WITH_LAYOUT);
@@ -149,13 +146,14 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
                               enum efs_form form, struct efs_mount_request *request, struct efs_error *err)
 {
     errint_t rc = 0;
-    for (uint32_t i = 0; i < request->base.count && rc == 0; i++) {
-        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        rc = item_prepare(m, &request->items[i], &key, form, err);
+    uint32_t prepared = 0;
+    for (; prepared < request->base.count && rc == 0; prepared++) {
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[prepared].expert);
+        rc = item_prepare(m, &request->items[prepared], &key, form, err);
     }
     if (rc < 0) {
-        for (uint32_t i = 0; i < request->base.count; i++)
-            free(request->items[i].file);
+        while (prepared > 0)
+            free(request->items[--prepared].file);
         return rc;
     }
     for (bool queued = false; !queued;) {

@@ -6,7 +6,7 @@
  *
  * Input: 'f' and a file; or 'c', 4 bytes for each of PLACES places, and a layout.
  */
-#include "file_layout.h"
+#include "mapping.h"
 #include "fuzz.h"
 
 #include <errno.h>
@@ -69,8 +69,7 @@ static void coded(const uint8_t *data, size_t bytes)
     }
     struct efs_export_place *places = calloc(layout->extent_count + 1u, sizeof(*places));
     struct efs_export_window **used = calloc(2 * layout->extent_count + 1u, sizeof(*used));
-    struct efs_tensor *tensors = NULL;
-    struct efs_coded_shard *shards = NULL;
+    struct efs_mapped_file mapped = {.fd = -1};
     CHECK(places && used);
     for (uint32_t i = 0; i < layout->extent_count; i++) {
         const uint8_t *p = data + 4 * (i % PLACES);
@@ -79,9 +78,12 @@ static void coded(const uint8_t *data, size_t bytes)
         places[i] = (struct efs_export_place){.e_offset = p[2] == 255 ? UINT64_MAX : p[2] * 32u,
                                               .sm_offset = p[3] == 255 ? UINT64_MAX - 7 : p[3] * 32u};
     }
-    rc = efs_coded_tensors(layout, (const uint8_t *)places, used, &tensors, &shards);
+    rc = efs_coded_tensors(layout, (const uint8_t *)places, used, &mapped);
     CHECK(rc == 0 || rc == -EUCLEAN);
     if (rc == 0) {
+        const struct efs_tensor *tensors = mapped.tensors;
+        const struct efs_coded_shard *shards = mapped.shards;
+        CHECK(mapped.tensor_count == layout->tensor_count);
         check_tensors(tensors, layout->tensor_count);
         uint32_t count = 0;
         for (uint32_t i = 0; i < layout->tensor_count; i++) {
@@ -95,9 +97,8 @@ static void coded(const uint8_t *data, size_t bytes)
             CHECK(!shards[s].sm ||
                   (shards[s].sm >= window_data && shards[s].sm + shards[s].sm_bytes <= window_data + WINDOW_BYTES));
         }
-        free(tensors);
-        free(shards);
     }
+    efs_mapped_close(&mapped);
     free(places);
     free(used);
     efs_layout_free(layout);
