@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +17,7 @@ struct efs_client {
     struct efs *fs; /* one of fs and mount is set */
     struct efs_mount *mount;
     bool borrowed;             /* fs is the caller's */
-    _Atomic uint32_t observer; /* of fs; 0: nothing was observed or hinted yet */
+    uint32_t observer;         /* of fs */
     struct efs_device *device; /* in addition; NULL: none */
     const struct efs_device_ops *device_ops;
 };
@@ -59,6 +58,13 @@ static errint_t client_open_directory(const char *path, int root, const struct e
     return rc < 0 ? efs_fail(err, rc, "%s", why.text) : 0;
 }
 
+static void client_begin(struct efs_client *client)
+{
+    efs_owner_begin(&client->owner);
+    if (client->fs)
+        client->observer = efs_routing_observer(client->fs);
+}
+
 errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **out,
                          struct efs_error *err)
 {
@@ -76,7 +82,7 @@ errint_t efs_client_open(const char *path, const struct efs_client_options *opti
         free(client);
         return rc;
     }
-    efs_owner_begin(&client->owner);
+    client_begin(client);
     *out = client;
     return 0;
 }
@@ -90,9 +96,9 @@ errint_t efs_client_new(struct efs *fs, struct efs_client **out, struct efs_erro
     struct efs_client *client = *out = efs_sys_calloc(1, sizeof(*client));
     if (!client)
         return efs_fail(err, -ENOMEM, "no memory");
-    efs_owner_begin(&client->owner);
     client->fs = fs;
     client->borrowed = true;
+    client_begin(client);
     return 0;
 }
 
@@ -103,7 +109,7 @@ void efs_client_close(struct efs_client *client)
     if (client->device)
         client->device_ops->close(client->device);
     const bool here = efs_owner_is_this_process(&client->owner);
-    if (client->observer && here)
+    if (client->fs && here)
         efs_routing_observer_end(client->fs, client->observer);
     if (client->mount)
         efs_mount_free(client->mount, !here);
@@ -186,15 +192,6 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
 
 /* ---- chosen and predicted experts ---- */
 
-static uint32_t client_observer(struct efs_client *client)
-{
-    uint32_t none = 0, who = client->observer;
-    if (who)
-        return who;
-    who = efs_routing_observer(client->fs);
-    return atomic_compare_exchange_strong(&client->observer, &none, who) ? who : none;
-}
-
 static errint_t client_routing(struct efs_client *client, const struct efs_routing *from, bool hint,
                                struct efs_error *err)
 {
@@ -203,7 +200,7 @@ static errint_t client_routing(struct efs_client *client, const struct efs_routi
     if (rc < 0)
         return rc;
     if (!client->mount)
-        return efs_routing_submit(client->fs, client_observer(client), hint, from, err);
+        return efs_routing_submit(client->fs, client->observer, hint, from, err);
     rc = efs_routing_check(from, &routing, hint, err);
     return rc < 0 ? rc : efs_mount_routing(client->mount, &routing, hint, err);
 }

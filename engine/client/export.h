@@ -93,8 +93,6 @@ bool efs_export_keeps_untold(const struct efs_mount *m);
 /* Whether packets are to be sent by efs_mount_flush(): notifications of EFS_NOTIFY_BATCH requests, dropped or cancelled
  * tags, EFS_EXPORT_KEEP or LIST. */
 bool efs_mount_has_unsent(const struct efs_mount *m);
-/* Interrupts efs_export_receive(), because a file or a waiter has changed without a packet. */
-void efs_export_kick(const struct efs_export *export);
 
 /* ---- export_windows.c ---- */
 struct efs_export_window *efs_window_find(struct efs_export *export, uint32_t number);
@@ -129,7 +127,7 @@ bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded
 /* The mount has exited or sent an invalid packet: stops using the socket; files in flight are opened instead. */
 void efs_export_fail(struct efs_mount *m);
 /* Waits for packets until this time (NULL: no limit) and handles them; releases the lock while it waits. One thread at
- * a time; returns early after a kick. -ETIMEDOUT. */
+ * a time; returns early when kick is signalled. -ETIMEDOUT. */
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until);
 /* Handles all packets that have arrived. */
 void efs_export_receive_ready(struct efs_mount *m);

@@ -8,7 +8,6 @@
 #include "mount.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #define TAGS_STEP 256u
 
@@ -63,13 +62,6 @@ void efs_export_free_coded(struct efs_exported_expert *exported)
     exported->places = NULL;
     exported->body = NULL;
     exported->place_count = exported->body_bytes = exported->body_total = 0;
-}
-
-void efs_export_kick(const struct efs_export *h)
-{
-    const uint64_t one = 1;
-    ssize_t n = write(h->kick, &one, sizeof(one)); /* fails only when it is readable already */
-    (void)n;
 }
 
 bool efs_export_keeps_untold(const struct efs_mount *m)

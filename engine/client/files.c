@@ -18,7 +18,7 @@ void efs_mount_item_set(struct efs_mount_item *item, enum efs_item_state state, 
         return;
     m->polled -= request->base.event >= 0;
     if (m->receiving && !m->maintenance_receives)
-        efs_export_kick(m->export); /* the thread may wait for this item */
+        efs_mount_signal(m->export->kick); /* the thread may wait for this item */
 }
 
 void efs_mount_item_set_oversize(struct efs_mount_item *item, bool oversize)
@@ -91,7 +91,7 @@ static void file_evict(struct efs_mount *m, struct efs_expert_file *file)
         return;
     }
     TAILQ_INSERT_TAIL(&m->close_queue, file, link);
-    efs_mount_wake_maintenance(m);
+    efs_mount_signal(m->wake);
 }
 
 void efs_mount_close_files(struct efs_mount *m)

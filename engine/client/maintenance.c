@@ -25,11 +25,9 @@ static void maintenance_wait(struct efs_mount *m)
                              {.fd = m->maintenance_receives ? m->export->fd : -1, .events = POLLIN}};
     uint64_t wakes;
     m->receiving |= m->maintenance_receives;
-    m->maintenance_sleeps = true;
     pthread_mutex_unlock(&m->lock);
     poll(wait, 3, -1);
     pthread_mutex_lock(&m->lock);
-    m->maintenance_sleeps = false;
     ssize_t n = read(m->wake, &wakes, sizeof(wakes));
     (void)n;
     if (wait[1].revents && efs_export_room_fd(m->export) >= 0)
@@ -73,7 +71,7 @@ void efs_maintenance_stop(struct efs_mount *m)
 {
     pthread_mutex_lock(&m->lock);
     efs_files_trim(m, 0);
-    efs_mount_wake_maintenance(m);
+    efs_mount_signal(m->wake);
     pthread_mutex_unlock(&m->lock);
     if (m->maintenance_started)
         pthread_join(m->maintenance, NULL);

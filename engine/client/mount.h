@@ -86,7 +86,7 @@ struct efs_mount {
     uint32_t open_files, closing; /* files with a descriptor; threads that close files */
     uint32_t polled;              /* LOADING items of requests with an event: maintenance receives for them */
     int wake;                     /* eventfd of the maintenance thread */
-    bool maintenance_sleeps, maintenance_receives, stop;
+    bool maintenance_receives, stop;
     pthread_t open_workers[EFS_MOUNT_OPEN_WORKERS], maintenance;
     bool maintenance_started;
 
@@ -113,14 +113,12 @@ errint_t efs_maintenance_start(struct efs_mount *m);
 /* Ends the thread, also if it was not started, after the open workers have ended: evicts all files and sends all
  * notifications. Without lock. */
 void efs_maintenance_stop(struct efs_mount *m);
-/* More files must be closed or notifications sent. Lock held. */
-static inline void efs_mount_wake_maintenance(struct efs_mount *m)
+/* Wakes the thread that polls this eventfd: the maintenance thread, because files must be closed or notifications sent,
+ * or that in efs_export_receive(), because a file or a waiter has changed without a packet. */
+static inline void efs_mount_signal(int eventfd)
 {
     const uint64_t one = 1;
-    if (!m->maintenance_sleeps)
-        return;
-    m->maintenance_sleeps = false;
-    ssize_t n = write(m->wake, &one, sizeof(one)); /* cannot fail: it was 0 */
+    ssize_t n = write(eventfd, &one, sizeof(one)); /* fails only when it is readable already */
     (void)n;
 }
 

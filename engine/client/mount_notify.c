@@ -93,9 +93,6 @@ void efs_mount_flush(struct efs_mount *m, bool block)
         rc = socket ? efs_export_send(m, NULL, block ? 0 : MSG_DONTWAIT) : mount_write_uses(m);
         pthread_mutex_unlock(&m->send_lock);
     }
-    if (rc != -EAGAIN)
-        return;
-    pthread_mutex_lock(&m->lock);
-    efs_mount_wake_maintenance(m);
-    pthread_mutex_unlock(&m->lock);
+    if (rc == -EAGAIN)
+        efs_mount_signal(m->wake);
 }

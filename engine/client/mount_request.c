@@ -182,7 +182,7 @@ static errint_t mount_block(struct efs_client_request *of, const struct timespec
         return efs_cond_wait_until(&m->arrived, &m->lock, until);
     errint_t rc = efs_export_receive(m, until); /* for all waiting threads */
     if (m->polled)
-        efs_mount_wake_maintenance(m); /* maintenance continues to receive */
+        efs_mount_signal(m->wake); /* maintenance continues to receive */
     if (efs_mount_has_unsent(m)) {
         pthread_mutex_unlock(&m->lock);
         efs_mount_flush(m, false);
@@ -211,7 +211,7 @@ static void mount_event_opened(struct efs_client_request *of)
 {
     struct efs_mount *m = mount_request_of(of)->mount;
     m->polled += of->loading;
-    efs_mount_wake_maintenance(m);
+    efs_mount_signal(m->wake);
 }
 
 static errint_t mount_tensors(struct efs_client_request *of, uint32_t index, const struct efs_tensor **tensors,

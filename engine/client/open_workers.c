@@ -78,7 +78,7 @@ static void *open_worker_run(void *arg)
         }
         efs_file_opened(m, file, rc);
         if (efs_mount_has_unsent(m))
-            efs_mount_wake_maintenance(m);
+            efs_mount_signal(m->wake);
     }
     pthread_mutex_unlock(&m->lock);
     return NULL;
