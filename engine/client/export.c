@@ -6,7 +6,7 @@
 #include "export.h"
 
 #include "deadline.h"
-#include "mount_request.h"
+#include "mount.h"
 #include "sys.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* files.c - see mount.h and mount_request.h. Files without users (idle ones) stay open up to a limit of bytes; the
+/* files.c - see mount.h. Files without users (idle ones) stay open up to a limit of bytes; the
  * least recently used are closed first. */
-#include "mount_request.h"
+#include "mount.h"
 
 #include <stdlib.h>
 

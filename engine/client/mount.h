@@ -27,6 +27,7 @@
 
 #include "export.h"
 #include "mapping.h"
+#include "request.h"
 
 #include <pthread.h>
 #include <sys/queue.h>
@@ -94,6 +95,22 @@ struct efs_mount {
     size_t uses_bytes;         /* of the packets in uses, of uses_count requests; guarded by lock */
     uint32_t uses_count;
     char uses[EFS_USES_BYTES];
+};
+
+/* A request of a mount, and its items (base/request.h). */
+struct efs_mount_item {
+    struct efs_client_item base;
+    struct efs_mount_request *request;
+    struct efs_expert *expert;          /* NULL: not in the table before the request */
+    struct efs_expert_file *file;       /* while LOADING or READY, else NULL */
+    LIST_ENTRY(efs_mount_item) waiting; /* LOADING: in file->waiting */
+};
+
+struct efs_mount_request {
+    struct efs_client_request base;
+    struct efs_mount *mount;
+    struct efs_mount_item *oversize_item; /* by which the mount reported base.oversize; NULL: not oversize */
+    struct efs_mount_item items[];
 };
 
 /* ---- open_workers.c ---- */
@@ -164,6 +181,10 @@ bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
 bool efs_files_free_bytes(struct efs_mount *m, uint64_t bytes);
 /* The same with all idle files that are not protected, and those above keep_bytes. */
 void efs_files_evict_unprotected(struct efs_mount *m);
+/* Changes the state of an item, with the error of FAILED. The caller removes it from file->waiting. */
+void efs_mount_item_set(struct efs_mount_item *item, enum efs_item_state state, errint_t error);
+/* The mount has reported that the experts of the item's request do not fit into its memory at once, or that they do. */
+void efs_mount_item_set_oversize(struct efs_mount_item *item, bool oversize);
 /* Closes these files on the calling thread; releases the lock meanwhile. */
 void efs_mount_close_files(struct efs_mount *m);
 

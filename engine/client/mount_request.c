@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_request.c - see mount_request.h: starts requests, waits for their experts, returns their tensors, drops them.
+/* mount_request.c - see mount.h: starts requests, waits for their experts, returns their tensors, drops them.
  */
-#include "mount_request.h"
+#include "mount.h"
 
 #include "deadline.h"
 #include "sys.h"
@@ -112,8 +112,8 @@ static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, b
     return EFS_EXPORT_NOTIFY;
 }
 
-/* Requests the experts of a request over the socket, or queues their files to be opened. The mount is asked for all of
- * them, also for those that other requests of this process hold: it then gives memory to all or to none. */
+/* Requests the experts of a request over the socket, or queues their files to be opened. The packet names all
+ * of them, also those that other requests of this process hold: the mount then gives memory to all or to none. */
 static void request_send(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          enum efs_form form, struct efs_mount_request *request)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* open_workers.c - see mount.h. An open blocks until the mount has loaded the expert, so each open in flight has a
  * thread. */
-#include "mount_request.h"
+#include "mount.h"
 
 #include "thread.h"
 
