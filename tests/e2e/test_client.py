@@ -120,6 +120,16 @@ check("they are right", not bad, bad[:5])
 client.close()
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
+print("-- more experts than a packet has")
+mount = Mount(many_store, "budget=256M")
+client = library_client.Client(mount, originals=experts_of(many), keep_bytes=1 << 30)
+check("128 experts of a layer", not client.ask(3, list(range(128))))
+counted = requests(mount)
+check("the same again", not client.ask(3, list(range(128))))
+client.close()
+check("the mount hears of each", wait_until(lambda: requests(mount) == counted + 128), requests(mount) - counted)
+mount.unmount("128 experts")
+
 print("-- opens find what was brought")
 mount = Mount(store, "budget=128M")
 with open(mount / ".expertfs/want", "w") as want:
