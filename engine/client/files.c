@@ -90,8 +90,9 @@ static void file_evict(struct efs_mount *m, struct efs_expert_file *file)
         file_free(m, file);
         return;
     }
+    if (TAILQ_EMPTY(&m->close_queue))
+        efs_mount_signal(m->wake);
     TAILQ_INSERT_TAIL(&m->close_queue, file, link);
-    efs_mount_signal(m->wake);
 }
 
 void efs_mount_close_files(struct efs_mount *m)
@@ -109,7 +110,7 @@ void efs_mount_close_files(struct efs_mount *m)
     pthread_mutex_lock(&m->lock);
     m->closing--;
     m->open_files -= closed;
-    pthread_cond_broadcast(&m->open_wake); /* an open may wait for a descriptor */
+    pthread_cond_broadcast(&m->closed); /* an open may wait for a descriptor */
 }
 
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes)

@@ -76,6 +76,7 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     pthread_mutex_init(&m->send_lock, NULL);
     efs_cond_init(&m->arrived);
     pthread_cond_init(&m->open_wake, NULL);
+    pthread_cond_init(&m->closed, NULL);
     errint_t rc = mount_start(m, threads, err);
     if (rc < 0)
         efs_mount_free(m, false);
@@ -105,6 +106,7 @@ void efs_mount_free(struct efs_mount *m, bool forked)
     if (!forked) {
         pthread_cond_destroy(&m->arrived);
         pthread_cond_destroy(&m->open_wake);
+        pthread_cond_destroy(&m->closed);
         pthread_mutex_destroy(&m->send_lock);
         pthread_mutex_destroy(&m->lock);
     }

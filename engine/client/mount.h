@@ -73,7 +73,7 @@ struct efs_mount {
     unsigned open_workers_max;
 
     pthread_mutex_t lock;
-    pthread_cond_t arrived, open_wake; /* for waiting threads, open workers */
+    pthread_cond_t arrived, open_wake, closed; /* for waiting threads; open workers; those that lack descriptors */
     LIST_HEAD(, efs_expert) experts[EFS_MOUNT_BUCKETS];
     uint32_t expert_count;
     struct efs_file_list open_queue, close_queue, idle; /* idle: the least recently used first */

@@ -43,7 +43,7 @@ static errint_t file_open(struct efs_mount *m, struct efs_expert_file *file)
         if (!TAILQ_EMPTY(&m->close_queue) || efs_files_free_bytes(m, 1))
             efs_mount_close_files(m);
         else if (m->closing)
-            pthread_cond_wait(&m->open_wake, &m->lock);
+            pthread_cond_wait(&m->closed, &m->lock);
         else
             return -EMFILE;
     m->open_files++;
@@ -98,7 +98,7 @@ void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file)
     m->queued++;
     if (!m->stop && m->queued > m->idle_open_workers && m->open_worker_count < m->open_workers_max)
         efs_open_workers_start(m); /* if that fails, the existing threads continue */
-    pthread_cond_broadcast(&m->open_wake);
+    pthread_cond_signal(&m->open_wake);
 }
 
 void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error)
