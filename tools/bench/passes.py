@@ -3,13 +3,14 @@
 page cache, by read() and pread of 1 MiB and mapped; packed, and in place.
 
 Each round mounts, reads all files once, and times a pass at once; when the files are whole in memory (expertfs(1)) it times two more.
-The plain files are read before they are timed. Prints the ratios: medians, with the lowest and highest. --file: a GGUF file, or a
-folder, in place of the checkpoint of `mkmodel --preset demo`."""
+The plain files are read before they are timed. Prints the ratios: medians, with the lowest and highest. The checkpoint is that of
+`mkmodel --preset demo`. --trained: with weights drawn from those of a trained model (weights.py). --file: this GGUF file or folder."""
 import argparse
 import os
 import statistics
 import time
 
+import weights
 from bench import model, packed
 from common import WORK, Mounted, fields, rate
 
@@ -50,9 +51,14 @@ def measure(served, plain, way, where):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--file")
+    parser.add_argument("--trained", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    source = options.file or model("demo", "--preset", "demo")
+    source = options.file
+    if options.trained:
+        source = model("demo-trained", "--preset", "demo", "--weights", weights.required(WORK))
+    elif not source:
+        source = model("demo", "--preset", "demo")
     plain = files_of(source) if os.path.isdir(source) else [source]
     for name, served in [("in place", source)] if options.file else [("packed", packed(source)), ("in place", source)]:
         for way in ("read", "pread", "mmap"):

@@ -2,13 +2,15 @@
 """tools/bench/run small: random reads of 4 KiB of a dense BF16 table on a mount whose budget is a quarter of it, over the same of
 the plain file: by read(), by page faults with MADV_RANDOM and without advice; 1 and 8 readers.
 
-Makes a safetensors file of 256 MiB with one table. The mount and the plain file take turns, both cold: a new mount, the page cache
+Makes a safetensors file of 256 MiB with one table, of normal values, or with --trained of the matrices of a trained model
+(weights.py), one after the other, repeated. The mount and the plain file take turns, both cold: a new mount, the page cache
 of the plain file dropped. Prints reads a second by fio, KiB of the store a read, and the ratio: medians, with the lowest and highest."""
 import argparse
 import json
 import os
 import statistics
 
+import weights
 from bench import packed
 from common import WORK, Mounted, drop, fields, run
 
@@ -17,15 +19,28 @@ WAYS = {"read()": ("--ioengine=psync",), "faults, MADV_RANDOM": ("--ioengine=mma
 ROWS, COLUMNS = 65536, 2048
 
 
-def make(path):
+def normal_parts():
     import numpy as np
     random = np.random.default_rng(1)
+    for _ in range(64):
+        yield random.normal(0, 0.02, ROWS * COLUMNS // 64).astype(np.float32)
+
+
+def trained_parts(left=ROWS * COLUMNS):
+    matrices = [matrix.ravel() for matrix in weights.read_floats(weights.required(WORK)).values() if matrix.ndim > 1]
+    while left:
+        for matrix in matrices:
+            yield matrix[:left]
+            left -= min(left, matrix.size)
+
+
+def make(path, parts):
+    import numpy as np
     header = json.dumps({"embed.weight": {"dtype": "BF16", "shape": [ROWS, COLUMNS], "data_offsets": [0, 2 * ROWS * COLUMNS]}}).encode()
     header += b" " * (-len(header) % 8)
     with open(path + ".part", "wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
-        for _ in range(64):
-            part = random.normal(0, 0.02, ROWS * COLUMNS // 64).astype(np.float32)
+        for part in parts:
             file.write((part.view(np.uint32) >> 16).astype(np.uint16).tobytes())
     os.rename(path + ".part", path)
 
@@ -51,12 +66,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reads", type=int, default=6000)
+    parser.add_argument("--trained", action="store_true")
     options = parser.parse_args()
-    folder = os.path.join(WORK, "small")
+    folder = os.path.join(WORK, "small-trained" if options.trained else "small")
     raw = os.path.join(folder, "table.safetensors")
     if not os.path.exists(raw):
         os.makedirs(folder, exist_ok=True)
-        make(raw)
+        make(raw, trained_parts() if options.trained else normal_parts())
     store = packed(folder)
     for readers in (1, 8):
         for way, how in WAYS.items():

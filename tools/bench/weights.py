@@ -31,6 +31,11 @@ def real(work, say):
     return path if os.path.exists(path) else None
 
 
+def required(work):
+    """Path of the trained model's safetensors; without it the program ends with the reason."""
+    return real(work, lambda reason: sys.exit(reason)) or sys.exit("the weights of a trained model could not be fetched")
+
+
 def fetch(directory):
     made = directory + ".tmp"
     shutil.rmtree(made, ignore_errors=True)
