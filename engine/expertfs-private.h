@@ -292,6 +292,8 @@ struct efs_request_how {
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_client_request **request,
                             struct efs_error *err);
+/* Whether its experts do not fit into memory at once: the next one arrives after drops. Any thread. */
+bool efs_client_is_oversize(struct efs_client_request *request);
 /* Experts with `arrived` that wait for room, and for whose argument cancelled() is true, leave the queue unread:
  * arrived gets -ECANCELED. Experts that are being loaded are not affected. cancelled() is called with the engine's lock
  * held. */

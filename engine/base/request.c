@@ -3,6 +3,7 @@
 #include "request.h"
 
 #include "deadline.h"
+#include "expertfs-private.h"
 
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -135,6 +136,14 @@ errint_t efs_client_wait(struct efs_client_request *request)
         rc = item_at(request, i)->error;
     pthread_mutex_unlock(request->lock);
     return rc;
+}
+
+bool efs_client_is_oversize(struct efs_client_request *request)
+{
+    pthread_mutex_lock(request->lock);
+    bool oversize = request->oversize;
+    pthread_mutex_unlock(request->lock);
+    return oversize;
 }
 
 errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index, const struct efs_tensor **tensors,

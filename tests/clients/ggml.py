@@ -4,8 +4,8 @@
 
 Writes the logits (--embeddings: embeddings) of prompts and of the generated tokens to OUT (numpy, one array per
 prompt). Prints how many bytes of the file are in the page cache, before and after the model is loaded, "begun" after
-the first token of the first prompt, and at the end the tokens, how many bytes of the file are mapped, and how much
-memory of the process is of no file. Exit status 0; 1: a decode failed; 77: llama-cpp-python is missing."""
+the first token of the first prompt, and at the end the tokens, how many bytes of the file are mapped, how much memory of
+the process is of no file, and how many bytes the process has read from disks. Exit status 0; 1: a decode failed; 77: llama-cpp-python is missing."""
 import argparse
 import ctypes
 import json
@@ -79,6 +79,15 @@ def anonymous_bytes():
     """Memory of this process that is of no file."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon:"))
+
+
+def disk_bytes():
+    """Bytes that this process has read from disks; 0 also where the kernel does not count them."""
+    try:
+        with open("/proc/self/io") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("read_bytes:"))
+    except OSError:
+        return 0
 
 
 def generate(model, arguments, results):
@@ -156,6 +165,7 @@ def main():
     np.savez(arguments.out, **{str(n): logits for n, (_, logits) in first.items()})
     print("mapped:", mapped_bytes(arguments.file))
     print("anonymous:", anonymous_bytes())
+    print("read:", disk_bytes())
     print("tokens:", json.dumps({n: tokens for n, (tokens, _) in first.items()}))
     return 0
 

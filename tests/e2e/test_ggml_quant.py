@@ -5,7 +5,7 @@ bytes. Logits have the same bits as without the backend, with repacking off, of 
 memory, a mount, two contexts, two programs, the file in place of a store; a model that fits into memory is left to the CPU backend,
 which repacks it."""
 from e2e import *
-from test_ggml import PYTHON, SHAPE, client, compare, need_plugin, same
+from test_ggml import PYTHON, SHAPE, client, compare, drop, need_plugin, number, same
 
 QUANTIZE = os.path.join(ROOT, "tools", "bench", "llama_quantize.py")
 TYPES = ("Q4_K_M", "Q8_0", "Q4_0", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ4_NL", "MXFP4_MOE")
@@ -38,6 +38,18 @@ def in_place(source):
     """BF16 in place: the library multiplies coded BF16 only, so the host's kernels do."""
     client(source, "--prompts", "7,64", "--no-repack", plugin=None, name="plain")
     same("BF16, in place", client(source, "--prompts", "7,64", "--no-repack", store=source, budget="64M"), "out", "plain")
+
+
+def reads_once():
+    """Prompts that use nearly all experts, with memory for two layers: down finds the experts of gate and up in memory, and
+    those that are read ahead are not evicted before they are used."""
+    model = os.path.join(make_model("layers", "-F", "qwen3-moe", "-d", "512", "-i", "256", "-e", "32", "--experts-per-token", "8",
+                                    "-l", "8", "--vocab", "2048", "--format", "gguf"), "model.gguf")
+    drop(model)
+    ours = client(model, "--prompts", "64,65,66", "--tokens", "0", "--no-repack", store=model, budget="80M", plugin="preload")
+    if check("prompts in place: run", ours.returncode == 0, ours.stderr[-1500:]):
+        times = number("read", ours) / os.path.getsize(model)
+        check(f"three prompts read the file {times:.2f} times", times <= 3)
 
 
 def ways(model, store):
@@ -139,6 +151,7 @@ def main():
         shared(model)
         limited(source)
         in_place(source)
+        reads_once()
         repacked(model, store)
     done()
 

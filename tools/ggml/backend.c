@@ -97,7 +97,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
         }
         efsg_populate_remaining(node->src[0]->data);
         struct efsg_source *source = efsg_product_weight(node)->source;
-        efsg_source_adjust_budget(source, efsg_tables_bytes(source) + efsg_dense_disk_bytes());
+        efsg_source_adjust_budget(source, efsg_tables_bytes(source) + efsg_dense_disk_bytes(), &b->room);
         nodes[count++] = node;
     }
     return GGML_STATUS_SUCCESS;

@@ -101,23 +101,26 @@ struct efsg_source *efsg_source_get(const struct efsg_file *file);
 bool efsg_source_fits_memory(uint64_t file_bytes);
 /* Whether experts of the model that is being loaded may come from a source, by the environment and the open files. */
 bool efsg_source_expected(void);
+void efsg_source_ref(struct efsg_source *source); /* adds a reference */
 void efsg_source_put(struct efsg_source *source); /* drops a reference; NULL is allowed */
 /* efs_client_begin() with EFS_FORM_CODED, or with EFS_FORM_FULL if the source does not offer the coded form. */
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
                            struct efs_client_request **request, struct efs_error *err);
 
-/* Starts to read the first experts of a layer, without holding them: as many as take 1/4 of the pools. False: nothing
- * is read, because of an error, for a mount, or for the last layer, which llama.cpp computes only for the last token of
- * a prompt. Any thread. Does not block. */
-bool efsg_source_preload(struct efsg_source *source, uint32_t layer, uint32_t experts);
+/* Number of experts of the mean size that take a part of the pools, as they were at most 0.2 s ago; at most
+ * EFS_ROUTING_EXPERTS; 0 for a mount. Any thread. */
+uint32_t efsg_source_room(struct efsg_source *source, uint32_t part, uint32_t of);
+bool efsg_source_has_layer(struct efsg_source *source, uint32_t layer); /* false for a mount */
 
 /*
  * Called before products. Sets the budget of a store opened in this process, unless EXPERTFS_BUDGET is a size, and
  * checks it again five times a second: the available memory of the machine or cgroup, less the part of the model that
  * is not experts, which is read for each token, and less 1/16 for the page cache and later allocations. disk_bytes: of
- * that part, tables and dense weights that are left on disk. Any thread.
+ * that part, tables and dense weights that are left on disk. room: of the caller's backend, whose requests are released
+ * before the budget is lowered. Any thread.
  */
-void efsg_source_adjust_budget(struct efsg_source *source, uint64_t disk_bytes);
+struct efsg_buffers;
+void efsg_source_adjust_budget(struct efsg_source *source, uint64_t disk_bytes, struct efsg_buffers *room);
 
 /* The source's client if prefetch is on; else NULL. */
 struct efs_client *efsg_source_prefetch_client(struct efsg_source *source);
@@ -206,7 +209,6 @@ enum ggml_status efsg_table_rows(struct efsg_memory *room, struct ggml_tensor *o
 
 /* ---- dense weights (dense.c) ---- */
 
-struct efsg_buffers;
 struct efsg_dense_file;
 
 /* Opens a mapped file for reads of its dense weights, if EXPERTFS_DENSE is set and the source is not left alone. NULL:
@@ -260,8 +262,15 @@ struct efsg_memory {
     void *at;
     size_t bytes;
 };
+/* A request whose experts stay in memory after a call of efsg_products(). */
+struct efsg_kept {
+    struct efs_client_request *request; /* NULL: none; the fields below are undefined then */
+    struct efsg_source *source;         /* a reference */
+    uint32_t layer, count, experts[EFS_ROUTING_EXPERTS];
+};
 struct efsg_buffers {
     struct efsg_memory lists, vectors, rows;
+    struct efsg_kept kept, ahead; /* of gate and up, for down; of the next layer */
     struct efsg_thread_buffers {
         struct efsg_memory scratch, out, inputs, graph;
         ggml_backend_t cpu; /* of the host, for one thread; NULL: not used yet */
@@ -269,6 +278,8 @@ struct efsg_buffers {
     unsigned threads;
 };
 void efsg_buffers_free(struct efsg_buffers *room);
+void efsg_kept_release(struct efsg_kept *kept);       /* releases its request, if there is one */
+void efsg_buffers_release(struct efsg_buffers *room); /* both requests */
 /* Grows to at least `bytes`, aligned to 64; the content is lost. NULL: no memory. */
 void *efsg_memory(struct efsg_memory *memory, size_t bytes);
 /* Allocates room->own for that many threads. -ENOMEM. */
@@ -289,6 +300,7 @@ const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op);
 /*
  * Computes products of one layer: MUL_MAT_ID nodes with an efsg_weight each and the same input and ids. One request
  * reads all experts; they are multiplied in the order of arrival on `threads` OpenMP threads, including the caller's.
+ * The experts of gate and up may stay in memory until the next call, those of the next layer until its first one.
  * For a single token, gate and up products also submit hints, on one of the threads. Blocks. Errors have been logged;
  * the outputs are undefined then.
  */

@@ -9,6 +9,8 @@
  */
 #include "product.h"
 
+#include "expertfs-private.h"
+
 #include <errno.h>
 #include <omp.h>
 #include <pthread.h>
@@ -17,7 +19,7 @@
 
 #define ERROR_CHECK_MS 100       /* interval at which a waiting thread checks for errors of other threads */
 #define BLOCK_BYTES (256u << 10) /* part of a matrix per block: hides the cost of the lock, balances the threads */
-#define PRELOAD_UNCHOSEN 8  /* the next layer is read ahead if at most 1/8 of this layer's experts are not chosen */
+#define AHEAD_UNCHOSEN 8    /* the next layer is read ahead if at most 1/8 of this layer's experts are not chosen */
 #define ALONE_NUMBERS 32768 /* up to that many input values are prepared by one thread, faster than waking more */
 
 errint_t efsg_alloc_threads(struct efsg_buffers *room, unsigned threads)
@@ -53,14 +55,17 @@ static void fail(struct products *p, errint_t error, const struct efs_error *err
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Reads experts of the next layer while the last products of this one are computed, if a batch chooses nearly all.
- * Whether it does. */
-static bool products_preload_next(const struct products *p)
+/* Reads experts of the next layer while this one is computed, if a batch chooses nearly all: as many as take 3/4 of the
+ * pools together with those that are kept for down, or 1/4 if none are kept. Whether it does. */
+static bool products_read_ahead(const struct products *p)
 {
     const struct efsg_weight *w = p->weights[0];
-    return !w->first && p->nodes[0]->src[2]->ne[1] > 1 &&
-           p->chosen_count >= w->experts - w->experts / PRELOAD_UNCHOSEN &&
-           efsg_source_preload(w->source, w->layer + 1, w->experts);
+    if ((w->first && !p->keep) || p->nodes[0]->src[2]->ne[1] == 1 ||
+        p->chosen_count < w->experts - w->experts / AHEAD_UNCHOSEN)
+        return false;
+    const uint32_t room = p->keep ? efsg_source_room(w->source, 3, 4) : efsg_source_room(w->source, 1, 4);
+    const uint32_t kept = p->keep ? p->chosen_count : 0;
+    return efsg_kept_read_ahead(p->ahead, w, room > kept ? room - kept : 0);
 }
 
 /* Adds an expert that arrived, or returns its error. Caller holds the lock, or the threads have not started. */
@@ -70,7 +75,7 @@ static errint_t products_accept(struct products *p, uint32_t index, errint_t sta
     uint32_t count = 0;
     struct chosen *c = &p->chosen[index];
     if (status == 0)
-        status = efs_client_tensors(p->request, index, &tensors, &count);
+        status = efs_client_tensors(p->request, c->item, &tensors, &count);
     if (status < 0)
         return efs_fail(&p->err, status, "expert %u of layer %u cannot be had: %s", c->expert, p->weights[0]->layer,
                         strerror(-status));
@@ -96,11 +101,46 @@ static errint_t products_accept_resident(struct products *p)
             return returned == -ETIMEDOUT ? 0 : returned < 0 ? returned : -EINVAL;
         rc = products_accept(p, index, status);
     }
-    p->hold = rc == 0 && !products_preload_next(p);
+    if (rc == 0)
+        p->hold = !products_read_ahead(p) || p->keep;
     return rc;
 }
 
-/* Waits for the next expert and accepts it; after the last one, preloads the next layer. Caller holds the lock, which
+/* If the experts of the request do not fit into memory at once, releases each when it is done, from now on. Caller
+ * holds the lock, or the threads have not started. */
+static void products_keep_if_room(struct products *p)
+{
+    if (!p->keep || !efs_client_is_oversize(p->request))
+        return;
+    for (uint32_t i = 0; i < p->arrived_count; i++)
+        if (p->chosen[p->arrived[i]].left == 0)
+            efs_client_drop(p->request, p->chosen[p->arrived[i]].item);
+    p->keep = false;
+}
+
+/* Takes the request that the backend has kept for these experts, which are all in memory; else requests them. */
+static errint_t products_begin(struct products *p, struct efsg_buffers *room)
+{
+    const struct efsg_weight *w = p->weights[0];
+    p->ahead = &room->ahead;
+    p->keep = w->first && p->chosen_count <= efsg_source_room(w->source, 3, 4);
+    p->request = efsg_kept_take(&room->kept, p);
+    if (p->request) {
+        errint_t rc = 0;
+        for (uint32_t i = 0; i < p->chosen_count && rc == 0; i++)
+            rc = products_accept(p, i, 0);
+        p->hold = true;
+        return rc;
+    }
+    errint_t rc = efsg_source_begin(w->source, w->layer, p->needs, p->chosen_count, &p->request, &p->err);
+    if (w->first)
+        efsg_kept_release(&room->ahead); /* the new request has its experts */
+    if (rc == 0)
+        products_keep_if_room(p);
+    return rc == 0 ? products_accept_resident(p) : rc;
+}
+
+/* Waits for the next expert and accepts it; after the last one, reads the next layer. Caller holds the lock, which
  * is dropped while waiting: the expert may need memory that other threads release. Checks every ERROR_CHECK_MS for
  * their errors, after which no more experts may arrive. */
 static errint_t products_wait_next(struct products *p)
@@ -113,6 +153,8 @@ static errint_t products_wait_next(struct products *p)
         pthread_mutex_unlock(&p->lock);
         rc = efs_client_wait_any(p->request, ERROR_CHECK_MS, &index, &status);
         pthread_mutex_lock(&p->lock);
+        if (rc == -ETIMEDOUT)
+            products_keep_if_room(p);
     }
     p->fetching = false;
     pthread_cond_broadcast(&p->fetched);
@@ -121,7 +163,7 @@ static errint_t products_wait_next(struct products *p)
     status = products_accept(p, index, status);
     if (status == 0 && p->arrived_count == p->chosen_count) {
         pthread_mutex_unlock(&p->lock);
-        (void)products_preload_next(p);
+        (void)products_read_ahead(p);
         pthread_mutex_lock(&p->lock);
     }
     return status;
@@ -174,10 +216,10 @@ static void products_done(struct products *p, struct chosen *c)
     if (p->hold)
         return;
     pthread_mutex_lock(&p->lock);
-    bool last = --c->left == 0;
+    bool last = --c->left == 0 && !p->keep;
     pthread_mutex_unlock(&p->lock);
     if (last)
-        efs_client_drop(p->request, (uint32_t)(c - p->chosen));
+        efs_client_drop(p->request, c->item);
 }
 
 static void multiply(struct products *p, const struct block *b, struct efsg_thread_buffers *own)
@@ -266,14 +308,15 @@ enum ggml_status efsg_products(struct efsg_buffers *room, struct efsg_hints *hin
     if (rc >= 0)
         rc = efsg_alloc_threads(room, (unsigned)threads);
     if (rc == 0)
-        rc = efsg_source_begin(p.weights[0]->source, p.weights[0]->layer, p.needs, p.chosen_count, &p.request, &p.err);
-    if (rc == 0)
-        rc = products_accept_resident(&p);
+        rc = products_begin(&p, room);
     if (rc == 0) {
         products_run(&p, room, hints, (uint32_t)pieces, (unsigned)threads);
         rc = p.error;
     }
-    efs_client_release(p.request);
+    if (rc == 0 && p.keep)
+        efsg_kept_put(&room->kept, &p);
+    else
+        efs_client_release(p.request);
     if (rc == 0)
         return GGML_STATUS_SUCCESS;
     efsg_log(GGML_LOG_LEVEL_ERROR, "%s: %s", nodes[0]->name, p.err.text[0] ? p.err.text : strerror(-rc));

@@ -26,7 +26,8 @@ struct portion {
 
 /* An expert that tokens chose. */
 struct chosen {
-    uint32_t expert, portion, portions; /* index of its first portion; number of portions */
+    uint32_t expert, item;      /* item: its index in the request */
+    uint32_t portion, portions; /* index of its first portion; number of portions */
     const struct efs_tensor *matrix[PRODUCTS_MAX];
     uint32_t left; /* blocks not done */
 };
@@ -48,9 +49,11 @@ struct products {
     size_t vector_bytes; /* host: from one to the next */
     size_t row_bytes;    /* host: of one */
     struct efs_client_request *request;
+    struct efsg_kept *ahead; /* of the backend */
     bool hold; /* experts are released together: all were in memory, and no other expert is read meanwhile */
 
     pthread_mutex_t lock;       /* guards the fields below, and chosen[].left */
+    bool keep;                  /* no expert is released: the request is kept for down */
     pthread_cond_t fetched;     /* signals that fetching is false or error is set */
     bool fetching;              /* a thread waits for the next expert, without the lock, so that experts are released */
     uint32_t *arrived;          /* indices in chosen, in the order of arrival */
@@ -88,6 +91,14 @@ errint_t efsg_batch_rows(const struct products *p, const struct block *b, struct
 /* product_sort.c: sorts the choices by expert into places, portions, chosen and needs. -EINVAL: an id out of range;
  * -ENOMEM. */
 errint_t efsg_sort_choices(struct products *p, struct efsg_buffers *room);
+/* product_keep.c. Keeps the request of products, which is complete. */
+void efsg_kept_put(struct efsg_kept *kept, const struct products *p);
+/* Returns the kept request if it is for the same experts, and sets their `item`; else releases it and returns NULL. */
+struct efs_client_request *efsg_kept_take(struct efsg_kept *kept, struct products *p);
+/* Requests at most `count` experts of the layer after the weight's. Whether it has. Not for a mount, and not for the
+ * last layer, which llama.cpp computes only for the last token of a prompt. Does not block. */
+bool efsg_kept_read_ahead(struct efsg_kept *ahead, const struct efsg_weight *w, uint32_t count);
+
 /* The expert that a token chose in a slot. */
 int32_t efsg_id_at(const struct ggml_tensor *ids, size_t slot, size_t token);
 /* Whether all portions share one vector: a single token with one input whose choices are all different experts. */

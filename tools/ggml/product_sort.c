@@ -18,6 +18,7 @@ void *efsg_memory(struct efsg_memory *memory, size_t bytes)
 
 void efsg_buffers_free(struct efsg_buffers *room)
 {
+    efsg_buffers_release(room);
     for (unsigned t = 0; t < room->threads; t++) {
         free(room->own[t].scratch.at);
         free(room->own[t].out.at);
@@ -92,7 +93,7 @@ errint_t efsg_sort_choices(struct products *p, struct efsg_buffers *room)
         const uint32_t e = p->weights[0]->first ? i : experts - 1 - i, count = p->counts[e];
         if (count > 0) {
             struct chosen *c = &p->chosen[p->chosen_count];
-            *c = (struct chosen){.expert = e, .portion = p->portion_count};
+            *c = (struct chosen){.expert = e, .item = p->chosen_count, .portion = p->portion_count};
             p->needs[p->chosen_count++] = (struct efs_need){.expert = e, .tokens = count};
             add_portions(p, c, p->places + begin, count);
         }

@@ -18,7 +18,6 @@
 
 #define UNRESERVED_SHARE 16u /* 1/16 of the available memory stays free for the page cache and later allocations */
 #define LOAD_SHARE 8u        /* the pools get 1/8 until a context decodes, while the program allocates its memory */
-#define PRELOAD_SHARE 4u     /* experts read ahead take at most 1/4 of the pools */
 /* An automatic budget is checked in this interval, because programs touch buffers long after allocating them. */
 #define CHECK_NS 200000000
 #define CHANGE_SHARE 32u /* smaller changes of it are not applied */
@@ -28,8 +27,11 @@ struct efsg_source {
     char path[4096];
     struct efs_client *client;
     unsigned refs;
-    bool hinted;                   /* prefetch is on */
-    _Atomic int64_t checked_ns;    /* time of the last check of the automatic budget; 0: none */
+    bool hinted;                /* prefetch is on */
+    uint64_t expert_bytes;      /* mean decoded size of an expert; 0: a mount */
+    _Atomic int64_t checked_ns; /* time of the last check of the automatic budget; 0: none */
+    _Atomic int64_t pools_ns;   /* time when pools_bytes was read; 0: never */
+    _Atomic uint64_t pools_bytes;
     _Atomic uint64_t budget_bytes; /* the last automatic budget; written by the thread that checks */
     _Atomic bool full;             /* the mount does not offer the coded form */
 };
@@ -80,22 +82,25 @@ bool efsg_source_expected(void)
     return models.mounted;
 }
 
+static uint64_t pools_of(const struct efs_stats *stats)
+{
+    const uint64_t fixed = stats->fixed_bytes;
+    return stats->effective_budget_bytes > fixed ? stats->effective_budget_bytes - fixed : 0;
+}
+
 /* Lowers the budget of a store until efsg_source_adjust_budget(): 1/LOAD_SHARE of the pools, but at least two decoded
  * experts for the check of the weights. Fixed buffers keep their size. If efs_set() refuses the budget, the first one
  * stays. */
 static void source_limit_budget(struct efsg_source *source)
 {
     struct efs *fs = efs_client_fs(source->client);
-    struct efs_store_info info;
     struct efs_stats stats;
     char text[32];
     if (!fs || source_budget())
         return;
-    efs_store_info(efs_get_store(fs), &info);
     efs_stats(fs, &stats);
     /* two experts of the mean decoded size, which also holds one larger coded expert */
-    uint64_t two = info.experts ? 2 * info.expert_raw_bytes / info.experts : 0;
-    uint64_t pools = stats.budget_bytes > stats.fixed_bytes ? stats.budget_bytes - stats.fixed_bytes : 0;
+    uint64_t two = 2 * source->expert_bytes, pools = pools_of(&stats);
     uint64_t share = pools / LOAD_SHARE > two ? pools / LOAD_SHARE : two;
     uint64_t bytes = stats.fixed_bytes + (share < pools ? share : pools);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
@@ -126,6 +131,15 @@ struct efs *efsg_source_fs(struct efsg_source *source)
     return efs_client_fs(source->client);
 }
 
+static void source_find_expert_bytes(struct efsg_source *source)
+{
+    struct efs *fs = efs_client_fs(source->client);
+    struct efs_store_info info = {0};
+    if (fs)
+        efs_store_info(efs_get_store(fs), &info);
+    source->expert_bytes = info.experts ? info.expert_raw_bytes / info.experts : 0;
+}
+
 static struct efsg_source *source_open(const char *path)
 {
     const char *budget = source_budget();
@@ -144,6 +158,7 @@ static struct efsg_source *source_open(const char *path)
     if (efs_client_open(path, &options, &source->client, &err) < 0)
         goto failed;
     source->hinted = source_prefetches(source, options.prefetch);
+    source_find_expert_bytes(source);
     source_limit_budget(source);
     return source;
 failed:
@@ -179,6 +194,13 @@ struct efsg_source *efsg_source_get(const struct efsg_file *file)
     return source;
 }
 
+void efsg_source_ref(struct efsg_source *source)
+{
+    pthread_mutex_lock(&lock);
+    source->refs++;
+    pthread_mutex_unlock(&lock);
+}
+
 void efsg_source_put(struct efsg_source *source)
 {
     if (!source)
@@ -197,6 +219,21 @@ void efsg_source_put(struct efsg_source *source)
     free(source);
 }
 
+void efsg_kept_release(struct efsg_kept *kept)
+{
+    if (!kept->request)
+        return;
+    efs_client_release(kept->request);
+    efsg_source_put(kept->source);
+    kept->request = NULL;
+}
+
+void efsg_buffers_release(struct efsg_buffers *room)
+{
+    efsg_kept_release(&room->kept);
+    efsg_kept_release(&room->ahead);
+}
+
 /* The memory that the pools may take now, besides the store's fixed buffers. disk_bytes: of tables. */
 static uint64_t source_pool_share(struct efs *fs, const struct efs_stats *stats, uint64_t disk_bytes)
 {
@@ -210,29 +247,31 @@ static uint64_t source_pool_share(struct efs *fs, const struct efs_stats *stats,
     return pools > others + least ? pools - others : least;
 }
 
-/* Whether this thread is to check the budget now. */
-static bool source_check_due(struct efsg_source *source)
+/* Whether this thread is to do now what is done every CHECK_NS, the last time at *at_ns. */
+static bool check_due(_Atomic int64_t *at_ns)
 {
     struct timespec time;
-    int64_t last = atomic_load(&source->checked_ns);
+    int64_t last = atomic_load(at_ns);
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
     const int64_t now = time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
-    return (last == 0 || now - last >= CHECK_NS) && atomic_compare_exchange_strong(&source->checked_ns, &last, now);
+    return (last == 0 || now - last >= CHECK_NS) && atomic_compare_exchange_strong(at_ns, &last, now);
 }
 
-void efsg_source_adjust_budget(struct efsg_source *source, uint64_t disk_bytes)
+void efsg_source_adjust_budget(struct efsg_source *source, uint64_t disk_bytes, struct efsg_buffers *room)
 {
     struct efs *fs = efs_client_fs(source->client);
     struct efs_stats stats;
     struct efs_error err = {""};
     char text[32];
-    if (!fs || source_budget() || !source_check_due(source))
+    if (!fs || source_budget() || !check_due(&source->checked_ns))
         return;
     efs_stats(fs, &stats);
     const uint64_t bytes = stats.fixed_bytes + source_pool_share(fs, &stats, disk_bytes);
     const uint64_t last = atomic_load(&source->budget_bytes), change = last > bytes ? last - bytes : bytes - last;
     if (last && change < last / CHANGE_SHARE)
         return;
+    if (bytes < last)
+        efsg_buffers_release(room);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
     if (efs_set(fs, "budget", text, NULL, &err) < 0)
         efsg_log(GGML_LOG_LEVEL_WARN, "%s", err.text);
@@ -256,26 +295,24 @@ errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const str
     return rc;
 }
 
-bool efsg_source_preload(struct efsg_source *source, uint32_t layer, uint32_t experts)
+uint32_t efsg_source_room(struct efsg_source *source, uint32_t part, uint32_t of)
 {
-    struct efs *fs = efs_client_fs(source->client);
-    const struct efs_request_how how = {.preload = true};
-    struct efs_need needs[EFS_ROUTING_EXPERTS], after = {.tokens = 1};
-    struct efs_client_request *none;
-    struct efs_store_info info;
     struct efs_stats stats;
-    if (!fs || efs_experts_find(fs, "", layer + 1, &after, 1, NULL) < 0)
-        return false;
-    efs_store_info(efs_get_store(fs), &info);
-    efs_stats(fs, &stats);
-    const uint64_t pools = stats.budget_bytes > stats.fixed_bytes ? stats.budget_bytes - stats.fixed_bytes : 0;
-    const uint64_t most = info.experts ? pools / PRELOAD_SHARE / (info.expert_raw_bytes / info.experts + 1) : 0;
-    uint32_t count = experts < EFS_ROUTING_EXPERTS ? experts : EFS_ROUTING_EXPERTS;
-    count = count < most ? count : (uint32_t)most;
-    for (uint32_t i = 0; i < count; i++) /* the first last: if memory is short, the oldest ones are evicted */
-        needs[i] = (struct efs_need){.expert = count - 1 - i, .tokens = 1};
-    return count && efs_experts_find(fs, "", layer, needs, count, NULL) == 0 &&
-           efs_request_submit(fs, needs, count, &how, &none, NULL) == 0;
+    if (source->expert_bytes == 0)
+        return 0;
+    if (check_due(&source->pools_ns)) {
+        efs_stats(efs_client_fs(source->client), &stats);
+        atomic_store(&source->pools_bytes, pools_of(&stats));
+    }
+    const uint64_t experts = atomic_load(&source->pools_bytes) / of * part / source->expert_bytes;
+    return experts < EFS_ROUTING_EXPERTS ? (uint32_t)experts : EFS_ROUTING_EXPERTS;
+}
+
+bool efsg_source_has_layer(struct efsg_source *source, uint32_t layer)
+{
+    struct efs_need first = {.tokens = 1};
+    struct efs *fs = efs_client_fs(source->client);
+    return fs && efs_experts_find(fs, "", layer, &first, 1, NULL) == 0;
 }
 
 /* Reads by pread() without read-ahead: a page fault in the mapping would read around the address, more than the size of
