@@ -215,6 +215,17 @@ void efs_full_close(struct efs *fs, uint32_t expert)
     efs_full_release(fs, expert, &fd);
 }
 
+bool efs_full_look(struct efs *fs, uint32_t expert)
+{
+    struct efs_full *f = &fs->full->at[expert];
+    if (!f->mapped || f->leases > 1)
+        return false;
+    f->leases++;
+    full_look(fs, f, -1);
+    efs_full_close(fs, expert);
+    return true;
+}
+
 void efs_full_sample(struct efs *fs, uint32_t most)
 {
     struct efs_full_pool *pool = fs->full;
@@ -223,14 +234,8 @@ void efs_full_sample(struct efs *fs, uint32_t most)
         return;
     efs_lock(fs);
     for (uint32_t i = 0; i < count && most && pool->mapped_count; i++) {
-        uint32_t expert = pool->sampled = (pool->sampled + 1) % count;
-        struct efs_full *f = &pool->at[expert];
-        if (!f->mapped || f->leases > 1)
-            continue;
-        f->leases++;
-        full_look(fs, f, -1);
-        efs_full_close(fs, expert);
-        most--;
+        pool->sampled = (pool->sampled + 1) % count;
+        most -= efs_full_look(fs, pool->sampled);
     }
     efs_unlock(fs);
 }

@@ -74,8 +74,11 @@ void efs_full_release(struct efs *fs, uint32_t expert, int *fd);
 /* The same for the holder of a descriptor; the expert stays leased while another process maps it. Releases efs.lock for
  * a few microseconds meanwhile. */
 void efs_full_close(struct efs *fs, uint32_t expert);
-/* Looks which of at most this number of `mapped` experts, in turns, are not mapped any more, because no event reports
- * it, and ends their leases. Without lock. Called by the plan thread every 500 ms, and when memory is short. */
+/* Looks whether a `mapped` expert without other leases is still mapped, because no event reports the end, and ends its
+ * lease if not. Releases efs.lock for a few microseconds meanwhile. false: it is not such an expert. */
+bool efs_full_look(struct efs *fs, uint32_t expert);
+/* The same for at most this number of experts, in turns. Without lock. Called by the plan thread every 500 ms, and when
+ * memory is short. */
 void efs_full_sample(struct efs *fs, uint32_t most);
 bool efs_full_any_in_use(const struct efs *fs); /* any expert is leased, being filled or copied from */
 /* Adds a waiter to an expert that is being filled, and returns the previous newest one. NULL: the expert was NONE, and

@@ -138,15 +138,19 @@ static struct efs_request *request_new(struct efs *fs, const struct submission *
     return request;
 }
 
-/* If memory is short for lack of a look at mappings, looks which experts were unmapped. Without lock. */
+/* Looks which mapped experts were unmapped: those that are requested for a window, and others if memory is short.
+ * Without lock. */
 static void submission_look(struct efs *fs, const struct submission *s)
 {
     uint64_t need = 0;
     if (!atomic_load_explicit(&efs_full_pool(fs)->mapped_count, memory_order_relaxed))
         return;
     efs_lock(fs);
-    for (uint32_t i = 0; i < s->count; i++)
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (submission_memfile_kind(s) == EFS_MEMFILE_WINDOW && s->forms[i] == EFS_FORM_FULL)
+            efs_full_look(fs, s->experts[i]);
         need += s->forms[i] == EFS_FORM_FULL ? efs_full_missing_bytes(fs, s->experts[i]) : 0;
+    }
     bool is_short = efs_full_is_short(fs, need);
     efs_unlock(fs);
     if (is_short)

@@ -2,6 +2,7 @@
 """Experts whose files are closed and still mapped count in the budget until they are unmapped. No process gets other
 bytes, and the memory is available again after the last unmap."""
 from e2e import *
+from socket_packets import ASK, DROP, Client
 
 need_fuse()
 model, store = shared(DEEP)
@@ -84,6 +85,21 @@ check("a child keeps what it inherited", leased(mount) == 1, leased(mount))
 os.kill(child, signal.SIGKILL)
 os.waitpid(child, 0)
 check("until it is killed", wait_until(lambda: leased(mount) == 0))
+
+print("-- passed over the socket right after it was unmapped")
+client, answers = Client(mount), []
+for name in names[:8]:
+    layer, number = map(int, re.findall(r"\d+", name))
+    mapping = Mapping(mount / name)
+    check("mapped", wait_until(lambda: leased(mount) == 1 and mount.table("readers") == {}), leased(mount))
+    mapping.close()
+    client.send(ASK, [(number, 1, 1)], layer=layer)
+    answer = client.answer()
+    answers.append(answer[1] or client.file(answer) == want[name])
+    client.send(DROP, [(0, 0, 1)])
+    wait_until(lambda: leased(mount) == 0)
+check("it is passed, with its bytes", answers == [True] * 8, answers)
+client.close()
 mount.unmount()
 
 print("-- a smaller budget")
