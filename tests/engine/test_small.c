@@ -11,6 +11,8 @@
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
+#include "extent.h"
+#include "fragment.h"
 #include "kernels.h"
 #include "store.h"
 #include "sync_calls.h"
@@ -272,6 +274,34 @@ TEST(crowd)
     s = fixture_drain(fs);
     assert_true(s.reads_small > 0);
     assert_true(fixture_used_bytes(&s) <= s.budget_bytes);
+    efs_close(fs);
+}
+
+static uint32_t fragments_of(const struct efs *fs)
+{
+    uint32_t count = 0;
+    for (uint32_t x = 0; x < efs_extents(fs)->count; x++)
+        count += efs_extent(fs, x)->fragments;
+    return count;
+}
+
+/* Fragments of several slabs are evicted, and their bytes read again. */
+TEST(eviction)
+{
+    struct efs *fs = fixture_open(&models[0], (struct efs_options){.workers = 2, .no_state = true});
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < 90; i++)
+            check_read(fs, 0, PAGE * (uint64_t)(1 + i * 8), 100);
+        efs_lock(fs);
+        uint32_t before = fragments_of(fs);
+        efs_fragments_drop_retiring(fs); /* none */
+        assert_true(before > 63 && fragments_of(fs) == before);
+        assert_true(efs_fragments_evict(fs) && fragments_of(fs) < before);
+        while (round > 0 && efs_extents_evict(fs, EFS_VICTIMS_ALL) == EFS_EVICTED_ONE)
+            ;
+        assert_true(round == 0 || (fragments_of(fs) == 0 && fs->arena.used_bytes == 0));
+        efs_unlock(fs);
+    }
     efs_close(fs);
 }
 
