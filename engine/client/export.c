@@ -168,13 +168,6 @@ static errint_t export_receive_one(struct efs_mount *m)
     return good ? 0 : -EPROTO;
 }
 
-void efs_export_receive_late(struct efs_mount *m)
-{
-    struct efs_export *h = m->export;
-    if (efs_export_works(h) && !m->receiving && (m->listing || (h->tag_count && h->free_count == 0)))
-        efs_export_receive_ready(m);
-}
-
 void efs_export_receive_ready(struct efs_mount *m)
 {
     errint_t rc = 0;

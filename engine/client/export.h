@@ -131,8 +131,6 @@ void efs_export_fail(struct efs_mount *m);
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until);
 /* Handles all packets that have arrived. */
 void efs_export_receive_ready(struct efs_mount *m);
-/* The same, if packets are due that no thread waits for: a list, or answers to cancellations while no tag is free. */
-void efs_export_receive_late(struct efs_mount *m);
 /* No file without users stays open from now on: the mount cannot ask for its memory. There may be no socket. */
 void efs_export_keep_nothing(struct efs_mount *m);
 /* Handles an EFS_EXPORT_ROOM that has arrived there: evicts idle files of this size. */

@@ -50,9 +50,11 @@ static void item_use(struct efs_mount *m, struct efs_mount_item *item, struct ef
 static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                  enum efs_form form, struct efs_mount_request *request)
 {
+    const struct efs_export *h = m->export;
     bool all = true;
     pthread_mutex_lock(&m->lock);
-    efs_export_receive_late(m);
+    if (efs_export_works(h) && !m->receiving && (m->listing || (h->tag_count && h->free_count == 0)))
+        efs_export_receive_ready(m); /* for no waiter: a list, or answers to cancellations, which free tags */
     for (uint32_t i = 0; i < request->base.count; i++) {
         struct efs_mount_item *item = &request->items[i];
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);

@@ -10,21 +10,6 @@
 
 #define FILES_PART 2u /* files of experts take at most 1/FILES_PART of the descriptors that the process may have */
 
-static struct efs_expert_file *mount_next_to_open(struct efs_mount *m)
-{
-    while (TAILQ_EMPTY(&m->open_queue) && !m->stop) {
-        m->idle_open_workers++;
-        pthread_cond_wait(&m->open_wake, &m->lock);
-        m->idle_open_workers--;
-    }
-    struct efs_expert_file *file = m->stop ? NULL : TAILQ_FIRST(&m->open_queue);
-    if (!file)
-        return NULL;
-    TAILQ_REMOVE(&m->open_queue, file, link);
-    m->queued--;
-    return file;
-}
-
 /* Lock held. Whether the limit of descriptors allows one more file. */
 static bool mount_may_open(const struct efs_mount *m)
 {
@@ -64,9 +49,17 @@ static bool is_shortage(errint_t error)
 static void *open_worker_run(void *arg)
 {
     struct efs_mount *m = arg;
-    struct efs_expert_file *file;
     pthread_mutex_lock(&m->lock);
-    while ((file = mount_next_to_open(m))) {
+    while (!m->stop) {
+        struct efs_expert_file *file = TAILQ_FIRST(&m->open_queue);
+        if (!file) {
+            m->idle_open_workers++;
+            pthread_cond_wait(&m->open_wake, &m->lock);
+            m->idle_open_workers--;
+            continue;
+        }
+        TAILQ_REMOVE(&m->open_queue, file, link);
+        m->queued--;
         if (file->refs == 0) { /* no waiter is left */
             efs_file_opened(m, file, -ECANCELED);
             continue;
