@@ -55,28 +55,6 @@ static errint_t budget_check_memory(struct efs *fs, uint64_t bytes)
     return rc;
 }
 
-errint_t efs_budget_add_segment(struct efs *fs, bool may_evict)
-{
-    uint64_t bytes = fs->arena.segment_bytes, budget = fs->account.budget_bytes, used;
-    if (fs->arena.segment_count == fs->arena.segment_max || (!may_evict && !efs_budget_has_segment(fs)))
-        return -ENOMEM;
-    while ((used = fs->account.used_bytes) + bytes > budget) {
-        uint64_t before = fs->account.bytes[EFS_ACCOUNT_FULL];
-        if (used - fs->account.bytes[EFS_ACCOUNT_RETURNING] + bytes <= budget)
-            return -EAGAIN;
-        if (fs->arena.segment_count >= segments_needed(fs))
-            return -ENOMEM;
-        /* the chunk pool is below its plan: evict experts that the plan does not keep full */
-        bool kept = fs->arena.segment_count >= fs->account.planned_segments;
-        efs_full_drop_free_memfiles(fs, used - fs->account.bytes[EFS_ACCOUNT_RETURNING] + bytes - budget);
-        if (fs->account.bytes[EFS_ACCOUNT_FULL] == before && !efs_whole_evict_oldest(fs) &&
-            !efs_full_evict_oldest(fs, false) && !(kept && efs_full_evict_oldest(fs, true)))
-            return -ENOMEM;
-    }
-    errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_check_memory(fs, bytes);
-    return rc == 0 ? efs_grow_add_segment(fs) : rc;
-}
-
 bool efs_budget_has_segment(struct efs *fs)
 {
     return fs->arena.segment_count < fs->account.planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
@@ -89,7 +67,7 @@ bool efs_budget_has_segment(struct efs *fs)
 static void segment_release(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_retirement *r = EFS_CONTAINER(job, struct efs_retirement, job);
-    struct efs *fs = r->fs;
+    struct efs *fs = EFS_CONTAINER(r, struct efs_budget, retirement)->fs;
     (void)scratch;
     efs_arena_release_pages(&fs->arena, r->request.segment);
     efs_lock(fs);
@@ -97,11 +75,8 @@ static void segment_release(struct efs_job *job, struct efs_codec_scratch *scrat
     efs_account_release(&fs->account, EFS_ACCOUNT_RETIRING, fs->arena.segment_bytes);
     efs_account_return(&fs->account, EFS_ACCOUNT_SEGMENTS, fs->arena.segment_bytes);
     r->busy = false;
-    efs_retry(fs, EFS_RETRY_BUDGET);
-    efs_retry(fs, EFS_RETRY_EXTENTS);
     efs_retry(fs, EFS_RETRY_SEGMENTS);
-    efs_retry(fs, EFS_RETRY_IDLE);
-    efs_retry(fs, EFS_RETRY_ADMIT);
+    efs_retry_memory(fs);
     efs_unlock(fs);
     efs_in_flight_end(fs);
 }
@@ -112,7 +87,7 @@ static void segment_unregistered(struct efs_io *request, errint_t error)
     struct efs_retirement *r = EFS_CONTAINER(request, struct efs_retirement, request);
     (void)error;
     r->job.run = segment_release;
-    efs_workers_push(r->fs->workers, &r->job);
+    efs_workers_push(EFS_CONTAINER(r, struct efs_budget, retirement)->fs->workers, &r->job);
 }
 
 void efs_budget_retire(struct efs *fs)
@@ -123,7 +98,6 @@ void efs_budget_retire(struct efs *fs)
             !efs_arena_segment_empty(&fs->arena, i))
             continue;
         r->busy = true;
-        r->fs = fs;
         r->request = (struct efs_io){.segment = i, .complete = segment_unregistered};
         efs_defer_read(fs, &r->request);
         efs_in_flight_begin(fs);
@@ -167,39 +141,65 @@ static uint64_t segments_remaining(const struct efs *fs)
     return fs->arena.segment_count - fs->account.bytes[EFS_ACCOUNT_RETIRING] / fs->arena.segment_bytes;
 }
 
-/* Frees or starts to free some memory, up to `bytes` of free memory files. with_long_refs: see segment_retire(). false:
- * clients hold all of it, or it is the minimum of the chunk pool. */
-static bool budget_reclaim(struct efs *fs, uint64_t bytes, bool with_long_refs)
+/* What budget_reclaim() may free, besides free memory files and full experts that are not kept. */
+enum reclaim {
+    RECLAIM_FILES = 1,     /* checkpoint files that are whole in memory */
+    RECLAIM_SEGMENTS = 2,  /* segments above the plan */
+    RECLAIM_KEPT = 4,      /* full experts that the policy keeps; with SEGMENTS those down to the floor, too */
+    RECLAIM_LONG_REFS = 8, /* segments with long-term references */
+    RECLAIM_ALL = RECLAIM_FILES | RECLAIM_SEGMENTS | RECLAIM_KEPT
+};
+
+/* Frees or starts to free some memory, up to `bytes` of free memory files: the one order of eviction between the pools.
+ * false: clients hold all of it, or it is the minimum of the chunk pool. */
+static bool budget_reclaim(struct efs *fs, uint64_t bytes, unsigned what)
 {
     uint64_t before = fs->account.bytes[EFS_ACCOUNT_FULL], remaining = segments_remaining(fs);
-    uint64_t floor = fs->account.floor_segments, needed = segments_needed(fs);
+    bool segments = (what & RECLAIM_SEGMENTS) && remaining > fs->account.floor_segments;
     efs_full_drop_free_memfiles(fs, bytes);
-    if (fs->account.bytes[EFS_ACCOUNT_FULL] < before || efs_whole_evict_oldest(fs))
+    if (fs->account.bytes[EFS_ACCOUNT_FULL] < before || ((what & RECLAIM_FILES) && efs_whole_evict_oldest(fs)))
         return true;
-    if (remaining > needed && remaining > floor && segment_retire(fs, with_long_refs))
+    if (segments && remaining > segments_needed(fs) && segment_retire(fs, what & RECLAIM_LONG_REFS))
         return true;
-    if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
+    if (efs_full_evict_oldest(fs, false))
         return true;
-    return remaining > floor && segment_retire(fs, with_long_refs);
+    if (!(what & RECLAIM_KEPT))
+        return false;
+    return efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true) ||
+           (segments && segment_retire(fs, what & RECLAIM_LONG_REFS));
+}
+
+errint_t efs_budget_add_segment(struct efs *fs, bool may_evict)
+{
+    uint64_t bytes = fs->arena.segment_bytes, budget = fs->account.budget_bytes, used;
+    if (fs->arena.segment_count == fs->arena.segment_max || (!may_evict && !efs_budget_has_segment(fs)))
+        return -ENOMEM;
+    while ((used = fs->account.used_bytes) + bytes > budget) {
+        used -= fs->account.bytes[EFS_ACCOUNT_RETURNING];
+        if (used + bytes <= budget)
+            return -EAGAIN;
+        if (fs->arena.segment_count >= segments_needed(fs))
+            return -ENOMEM;
+        /* the chunk pool is below its plan: evict experts that the plan does not keep full */
+        bool kept = fs->arena.segment_count >= fs->account.planned_segments;
+        if (!budget_reclaim(fs, used + bytes - budget, RECLAIM_FILES | (kept ? RECLAIM_KEPT : 0u)))
+            return -ENOMEM;
+    }
+    errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_check_memory(fs, bytes);
+    return rc == 0 ? efs_grow_add_segment(fs) : rc;
 }
 
 errint_t efs_budget_reserve_file(struct efs *fs, uint64_t bytes)
 {
-    for (;;) {
-        uint64_t used = fs->account.used_bytes, budget = fs->account.budget_bytes;
-        uint64_t leaving = fs->account.bytes[EFS_ACCOUNT_RETURNING] + fs->account.bytes[EFS_ACCOUNT_RETIRING];
-        uint64_t before = fs->account.bytes[EFS_ACCOUNT_FULL], remaining = segments_remaining(fs);
+    uint64_t budget = fs->account.budget_bytes, used;
+    while ((used = fs->account.used_bytes) + bytes > budget) {
+        used -= fs->account.bytes[EFS_ACCOUNT_RETURNING] + fs->account.bytes[EFS_ACCOUNT_RETIRING];
         if (used + bytes <= budget)
-            return efs_grow_check_memory(fs, bytes);
-        if (used - leaving + bytes <= budget)
             return -EAGAIN;
-        efs_full_drop_free_memfiles(fs, used - leaving + bytes - budget);
-        if (fs->account.bytes[EFS_ACCOUNT_FULL] < before)
-            continue;
-        bool spare = remaining > segments_needed(fs) && remaining > fs->account.floor_segments;
-        if (!(spare && segment_retire(fs, false)) && !efs_full_evict_oldest(fs, false))
+        if (!budget_reclaim(fs, used + bytes - budget, RECLAIM_SEGMENTS))
             return -ENOMEM;
     }
+    return efs_grow_check_memory(fs, bytes);
 }
 
 uint64_t efs_budget_over(const struct efs *fs)
@@ -214,7 +214,7 @@ void efs_budget_shrink(struct efs *fs)
     if (fs->account.used_bytes > fs->account.budget_bytes)
         efs_whole_abandon(fs, false);
     uint64_t over;
-    while ((over = efs_budget_over(fs)) && budget_reclaim(fs, over, true))
+    while ((over = efs_budget_over(fs)) && budget_reclaim(fs, over, RECLAIM_ALL | RECLAIM_LONG_REFS))
         ;
 }
 
@@ -279,7 +279,7 @@ static int memfile_make_room(struct efs *fs, size_t bytes)
     uint64_t excess = within ? bytes : used + bytes - budget, soon = segments_retiring_soon(fs);
     if (!efs_full_pool(fs)->free && soon * fs->arena.segment_bytes >= excess)
         return -EAGAIN;
-    if (budget_reclaim(fs, excess, false))
+    if (budget_reclaim(fs, excess, RECLAIM_ALL))
         return 1;
     return segments_retiring_soon(fs) ? -EAGAIN : -ENOMEM;
 }
@@ -302,6 +302,7 @@ errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_k
 
 void efs_budget_build(struct efs *fs)
 {
+    fs->budget->fs = fs;
     efs_memory_left_open(&fs->budget->memory_left);
     pthread_mutex_init(&fs->budget->grow.lock, NULL);
     pthread_cond_init(&fs->budget->settled, NULL);

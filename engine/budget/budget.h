@@ -15,7 +15,6 @@
 struct efs_retirement { /* the segment that is being released: unregistered by the I/O thread, then freed by a worker */
     struct efs_io request;
     struct efs_job job;
-    struct efs *fs;
     bool busy;
 };
 
@@ -24,7 +23,6 @@ struct efs_retirement { /* the segment that is being released: unregistered by t
 struct efs_grow {         /* prepares segments on a worker, and reads the memory that is left (grow.c) */
     pthread_mutex_t lock; /* one reading at a time; taken before efs.lock */
     struct efs_job job;
-    struct efs *fs;
     /* guarded by efs.lock */
     struct efs_pending_segment ready[EFS_READY_SEGMENTS]; /* mapped and bound, without pages */
     unsigned count;
@@ -47,6 +45,7 @@ struct efs_effective {    /* the effective budget (budget_cut.c) */
 };
 
 struct efs_budget {
+    struct efs *fs;
     bool built;
     struct efs_effective effective;
     struct efs_grow grow;

@@ -61,11 +61,8 @@ static struct grow_before grow_begin(struct efs *fs, struct efs_pending_segment 
 static void grow_retry_waiters(struct efs *fs, bool failed)
 {
     struct efs_grow *g = &fs->budget->grow;
-    if (fs->growing || !failed || !g->failed) {
-        efs_retry(fs, EFS_RETRY_EXTENTS);
-        efs_retry(fs, EFS_RETRY_ADMIT);
-        efs_retry(fs, EFS_RETRY_IDLE);
-    }
+    if (fs->growing || !failed || !g->failed)
+        efs_retry_memory(fs);
     fs->growing = false;
     g->failed = failed;
 }
@@ -106,7 +103,7 @@ void efs_grow(struct efs *fs, bool sampled)
 
 static void grow_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct efs *fs = EFS_CONTAINER(job, struct efs_grow, job)->fs;
+    struct efs *fs = EFS_CONTAINER(job, struct efs_budget, grow.job)->fs;
     (void)scratch;
     efs_lock(fs);
     fs->budget->grow.busy = false; /* a later request needs another run */
@@ -122,7 +119,6 @@ static void grow_request(struct efs *fs)
     if (g->busy)
         return;
     g->busy = true;
-    g->fs = fs;
     g->job.run = grow_run;
     efs_in_flight_begin(fs);
     efs_defer_job(fs, &g->job, EFS_JOB_FIRST);

@@ -44,12 +44,10 @@ static bool prealloc_segment(struct prealloc *p)
         return rc == -EAGAIN;
     }
     uint32_t segment = fs->arena.newest;
-    bool whole = true;
     atomic_store(&fs->arena.segments[segment].populating, true);
     efs_unlock(fs);
-    for (size_t at = 0; whole && at < fs->arena.segment_bytes; at += EFS_ARENA_PART)
-        whole = efs_arena_populate_part(&fs->arena, segment, at) == 0;
-    efs_arena_populate_done(&fs->arena, segment, whole);
+    bool whole = efs_arena_populate(&fs->arena, segment) == 0;
+    atomic_store(&fs->arena.segments[segment].populating, false);
     efs_lock(fs);
     p->over = p->over || !whole;
     return true;

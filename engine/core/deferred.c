@@ -65,6 +65,12 @@ void efs_retry(struct efs *fs, enum efs_retry who)
     fs->deferred.retries |= 1u << who;
 }
 
+void efs_retry_memory(struct efs *fs)
+{
+    fs->deferred.retries |=
+        1u << EFS_RETRY_BUDGET | 1u << EFS_RETRY_EXTENTS | 1u << EFS_RETRY_ADMIT | 1u << EFS_RETRY_IDLE;
+}
+
 void efs_defer_read(struct efs *fs, struct efs_io *request)
 {
     fs->deferred.any = true;
@@ -191,10 +197,7 @@ static bool deferred_unlock(struct efs *fs)
         fs->queue_starts = false;
     if (d.memfiles.head) {
         efs_account_return(&fs->account, EFS_ACCOUNT_RETURNING, d.memfile_bytes);
-        efs_retry(fs, EFS_RETRY_BUDGET);
-        efs_retry(fs, EFS_RETRY_EXTENTS);
-        efs_retry(fs, EFS_RETRY_ADMIT);
-        efs_retry(fs, EFS_RETRY_IDLE);
+        efs_retry_memory(fs);
     }
     efs_in_flight_end_locked(fs);
     return true;

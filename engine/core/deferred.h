@@ -69,7 +69,7 @@ struct efs_deferred {
 struct efs_hooks {
     void (*retry[EFS_RETRY_COUNT])(struct efs *fs);
     errint_t (*add_segment)(struct efs *fs, bool may_evict); /* efs_budget_add_segment() */
-    /* For assertions: whether whatever waits for memory will be retried: memory is pinned, in flight or being freed */
+    /* For assertions: whether all waiters for memory will be retried: memory is pinned, in flight or being freed */
     bool (*is_live)(const struct efs *fs);
 };
 
@@ -82,6 +82,7 @@ void efs_unlock_completion(struct efs *fs);
 /* With the lock held: */
 void efs_deferred_init(struct efs_deferred *deferred);
 void efs_retry(struct efs *fs, enum efs_retry who);
+void efs_retry_memory(struct efs *fs); /* memory was freed, or may have been: retries all that may take it */
 void efs_defer_read(struct efs *fs, struct efs_io *request);
 void efs_defer_disk_changes(struct efs *fs); /* defers efs_io_apply_changes() */
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);

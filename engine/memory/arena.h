@@ -41,7 +41,7 @@ struct efs_segment {
     uint64_t huge_bytes;     /* access as for registered */
     bool registered;         /* registered with the ring; accessed by the I/O thread only */
     bool populated;          /* access as for registered; while populating is set, by the populating thread */
-    _Atomic bool populating; /* efs_arena_populate_part() is running: the I/O thread does not register the segment */
+    _Atomic bool populating; /* another thread populates it: the I/O thread does not register it */
     bool bound;              /* its pages are bound to the node */
     bool retiring;           /* no new allocations; set by the owner, cleared by efs_arena_drop() only */
     bool pending;            /* chosen but not added yet: base is NULL */
@@ -121,16 +121,11 @@ void efs_arena_discard(struct efs_arena *arena, const struct efs_pending_segment
  * that before, without the lock, if the segment is retiring. */
 void efs_arena_drop(struct efs_arena *arena, uint32_t segment);
 void efs_arena_release_pages(struct efs_arena *arena, uint32_t segment);
-/* Called by the I/O thread without the lock when a segment is first used: populates all its pages and counts the
- * huge ones. -ENOMEM: some pages are not available. 0 also if the kernel cannot populate (before Linux 5.14); pages
- * are then allocated on first access. */
+/* Called by the I/O thread without the lock when a segment is first used, or by another thread that has set its
+ * populating flag before its first block was allocated: populates all its pages and counts the huge ones. -ENOMEM: some
+ * pages are not available. 0 also if the kernel cannot populate (before Linux 5.14); pages are then allocated on first
+ * access. */
 errint_t efs_arena_populate(struct efs_arena *arena, uint32_t segment);
-/* The same from another thread, in parts of EFS_ARENA_PART bytes from `offset`, for a segment whose populating flag
- * was set before its first block was allocated. efs_arena_populate_done() must follow, also after an error. 0 or
- * -errno (-EINVAL before Linux 5.14). */
-#define EFS_ARENA_PART ((size_t)2 << 20)
-errint_t efs_arena_populate_part(struct efs_arena *arena, uint32_t segment, size_t offset);
-void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool whole);
 
 /* Registers a callback that efs_arena_release_pages() calls before it releases pages. */
 void efs_arena_watch(struct efs_arena *arena, struct efs_chunk_watch *watch);

@@ -233,8 +233,13 @@ errint_t efs_arena_grow(struct efs_arena *arena)
     return rc;
 }
 
-static void arena_populated(struct efs_arena *arena, struct efs_segment *s)
+errint_t efs_arena_populate(struct efs_arena *arena, uint32_t segment)
 {
+    struct efs_segment *s = &arena->segments[segment];
+    bool populated = true;
+    int rc = s->populated ? 0 : efs_sys_populate(s->base, arena->segment_bytes, &populated);
+    if (rc < 0 || !populated || s->populated)
+        return rc;
     s->populated = true;
     int64_t huge = efs_sys_huge_bytes(s->base, arena->segment_bytes);
     s->huge_bytes = huge < 0 ? 0 : (uint64_t)huge;
@@ -242,29 +247,7 @@ static void arena_populated(struct efs_arena *arena, struct efs_segment *s)
         atomic_store(&arena->huge_unknown, true);
     atomic_fetch_add(&arena->populated_bytes, arena->segment_bytes);
     atomic_fetch_add(&arena->huge_bytes, s->huge_bytes);
-}
-
-errint_t efs_arena_populate(struct efs_arena *arena, uint32_t segment)
-{
-    struct efs_segment *s = &arena->segments[segment];
-    bool populated = true;
-    int rc = s->populated ? 0 : efs_sys_populate(s->base, arena->segment_bytes, &populated);
-    if (rc == 0 && populated && !s->populated)
-        arena_populated(arena, s);
-    return rc;
-}
-
-errint_t efs_arena_populate_part(struct efs_arena *arena, uint32_t segment, size_t offset)
-{
-    return efs_sys_madvise(arena->segments[segment].base + offset, EFS_ARENA_PART, MADV_POPULATE_WRITE);
-}
-
-void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool whole)
-{
-    struct efs_segment *s = &arena->segments[segment];
-    if (whole)
-        arena_populated(arena, s);
-    atomic_store(&s->populating, false);
+    return 0;
 }
 
 /* ---- dropping segments ---- */

@@ -190,13 +190,6 @@ REPLACED(int, efs_sys_populate, (void *data, size_t bytes, bool *populated))
         *populated = true;
     return 0;
 }
-REPLACED(errint_t, efs_arena_populate_part, (struct efs_arena * arena, uint32_t segment, size_t offset))
-{
-    (void)arena;
-    (void)segment;
-    (void)offset;
-    return 0;
-}
 REPLACED(int64_t, efs_memory_left_bytes, (const struct efs_memory_left *memory))
 {
     (void)memory;
