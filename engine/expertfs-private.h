@@ -85,7 +85,6 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
  * -EBUSY: the expert is in a window; -errno.
  */
 int efs_lease_fd(const struct efs_lease *lease);
-const void *efs_lease_data(const struct efs_lease *lease); /* mapped read-only in this process */
 void efs_lease_release(struct efs_lease *lease);
 
 /*

@@ -209,30 +209,30 @@ static bool cache_was_counted_ahead(const struct efs_cache_expert *x)
     return x->pass == 0 && x->left_bytes != 0;
 }
 
-void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
-                       enum efs_use_kind kind, struct efs_uses *uses)
+void efs_cache_request(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_use_kind kind,
+                       struct efs_uses *uses)
 {
     struct efs_cache *r = fs->cache;
-    *uses = (struct efs_uses){.layer = r->expert[experts[0]].layer,
+    *uses = (struct efs_uses){.layer = r->expert[needs[0].expert].layer,
                               .ids = r->ids,
                               .tokens = r->tokens,
                               .full = true,
                               .named = kind != EFS_USE_OPENED};
     for (uint32_t i = 0; i < count; i++) {
-        struct efs_cache_expert *x = &r->expert[experts[i]];
+        struct efs_cache_expert *x = &r->expert[needs[i].expert];
         x->pins++;
         x->touches++;
         if (kind == EFS_USE_AHEAD) {
             x->pass = 0;
-            x->left_bytes = efs_cache_expert_bytes(fs, experts[i])[EFS_POOL_F];
+            x->left_bytes = efs_cache_expert_bytes(fs, needs[i].expert)[EFS_POOL_F];
         } else if (cache_was_counted_ahead(x)) {
             x->left_bytes = 0;
             if (r->policy)
                 efs_policy_pin(r->policy, x->layer, x->index);
             continue;
         }
-        cache_count_hit(fs, experts[i]);
-        r->tokens[uses->count] = tokens ? tokens[i] : 1;
+        cache_count_hit(fs, needs[i].expert);
+        r->tokens[uses->count] = needs[i].tokens;
         r->ids[uses->count++] = x->index;
     }
 }

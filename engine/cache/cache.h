@@ -91,9 +91,9 @@ struct efs_uses {
     bool named;
 };
 /* Pins experts of one layer that are requested, until efs_cache_release(), and counts the request. *uses: those that
- * were not requested AHEAD before. tokens may be NULL: 1 each. */
-void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
-                       enum efs_use_kind kind, struct efs_uses *uses);
+ * were not requested AHEAD before. */
+void efs_cache_request(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_use_kind kind,
+                       struct efs_uses *uses);
 /* Lets the policy place experts that are used, and applies its moves. */
 void efs_cache_place(struct efs *fs, const struct efs_uses *uses);
 void efs_cache_release(struct efs *fs, uint32_t expert);

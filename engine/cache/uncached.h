@@ -14,11 +14,13 @@
  * keeps it allocated until done() is called. */
 struct efs_uncached {
     struct efs_slot_waiter waiter;
-    uint32_t object;
+    uint32_t object, extent; /* extent: for efs_small_read() */
     uint64_t begin;
     size_t bytes;
     uint8_t *dst;
-    /* Called once, on a worker, without lock. 0, -EUCLEAN, the read's error. May free the struct. */
+    bool may_block; /* of efs_small_read(): the calling thread may wait for the disk */
+    /* Called once, on a worker, without lock; by efs_small_read() possibly on its caller's thread, before it returns.
+     * 0, -EUCLEAN, the read's error. May free the struct. */
     void (*done)(struct efs *fs, struct efs_uncached *read, errint_t error);
 };
 

@@ -45,7 +45,7 @@ static bool item_may_wait(const struct efs *fs, const struct efs_request_item *i
 
 static bool holds_some(struct efs_held held)
 {
-    return held.coded_bytes || held.full_bytes;
+    return held.bytes[EFS_FORM_CODED] || held.bytes[EFS_FORM_FULL];
 }
 
 /* The bytes that the program of a request holds in all of its requests. An expert in two of them counts twice. */
@@ -58,17 +58,67 @@ static struct efs_held program_held(const struct efs_request *request)
 static bool request_waits_for_others(const struct efs *fs, const struct efs_request *request)
 {
     const struct efs_held held = program_held(request);
-    return !holds_some(held) || fs->account.bytes[EFS_ACCOUNT_CODED_PINNED] > held.coded_bytes ||
-           fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] > held.full_bytes || !efs_extents_only_long_refs(fs);
+    return !holds_some(held) || fs->account.bytes[EFS_ACCOUNT_CODED_PINNED] > held.bytes[EFS_FORM_CODED] ||
+           fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] > held.bytes[EFS_FORM_FULL] || !efs_extents_only_long_refs(fs);
 }
 
-static const struct efs_request_item *request_first_waiting(const struct efs_request *request)
+/* ---- sizes ---- */
+
+/* Adds the bytes of the items that wait to these. */
+static struct efs_held add_waiting(const struct efs *fs, struct efs_held held, const struct efs_request_item *items,
+                                   uint32_t count)
 {
-    const struct efs_request_item *item = request->items;
-    while (!item->waiting)
-        item++;
-    return item;
+    for (uint32_t i = 0; i < count; i++)
+        if (items[i].waiting)
+            held.bytes[items[i].form] += efs_item_bytes(fs, &items[i]);
+    return held;
 }
+
+/* The same for those that are admitted next: together, or one by one. */
+static struct efs_held add_next(const struct efs *fs, struct efs_held held, const struct efs_request *request)
+{
+    const struct efs_request_item *first = request->items;
+    if (request->together && !request->base.oversize)
+        return add_waiting(fs, held, first, request->base.count);
+    while (!first->waiting)
+        first++;
+    return add_waiting(fs, held, first, 1);
+}
+
+/* Whether experts of these sizes can be in memory at once if nothing else is pinned. */
+static bool bytes_fit(const struct efs *fs, struct efs_held held)
+{
+    uint64_t coded = held.bytes[EFS_FORM_CODED], full = held.bytes[EFS_FORM_FULL];
+    uint64_t chunks = fs->account.floor_segments * fs->arena.segment_bytes;
+    if (coded > chunks)
+        chunks = coded;
+    return coded <= efs_budget_coded(fs) &&
+           (full == 0 ||
+            efs_account_fixed(&fs->account) + fs->whole->opened_bytes + chunks + full <= fs->account.budget_bytes);
+}
+
+/* Whether several items wait that cannot be in memory at once, even if nothing else is. A single one is admitted
+ * whenever nothing is pinned. */
+static bool request_is_oversize(const struct efs *fs, const struct efs_request *request)
+{
+    const struct efs_held none = {{0}};
+    return request->waiting > 1 && !bytes_fit(fs, add_waiting(fs, none, request->items, request->base.count));
+}
+
+/* Whether all experts that a request waits for are pinned for other requests, so that they need no memory. */
+static bool request_is_pinned(const struct efs *fs, const struct efs_request *request)
+{
+    const struct efs_request_item *items = request->items;
+    for (uint32_t i = 0; i < request->base.count; i++) {
+        const struct efs_full *f = efs_full_of(fs, items[i].expert);
+        bool full = f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && f->leases);
+        if (items[i].waiting && !(items[i].form == EFS_FORM_CODED ? fs->leases->at[items[i].expert].coded_pins : full))
+            return false;
+    }
+    return true;
+}
+
+/* ---- reports ---- */
 
 /* Reports that not all experts of the request fit into memory at once, by the last one that waits: the rest is admitted
  * before it. Withdraws that report when it is not true any more. */
@@ -101,6 +151,8 @@ static void report_memory_short(const struct efs *fs, uint64_t bytes)
     if (fs->leases->on_short)
         fs->leases->on_short(fs->leases->on_short_arg, bytes);
 }
+
+/* ---- admission of a request ---- */
 
 /* Takes the item off the queue; it is answered with this error after the lock is released. */
 static void item_fail(struct efs *fs, struct efs_request_item *item, errint_t error)
@@ -168,7 +220,7 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
     for (uint32_t i = 0; fs->closing && i < count; i++)
         if (items[i].waiting)
             item_fail(fs, &items[i], -ECANCELED);
-    bool oversize = request->together && (holds_some(request->held) || efs_items_are_oversize(fs, items, count));
+    bool oversize = request->together && (holds_some(request->held) || request_is_oversize(fs, request));
     if (request->together && !oversize) {
         errint_t rc = items_admit(fs, items, count);
         if (rc == 0 || items_wait(fs, items, count, rc))
@@ -181,37 +233,16 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
     return rc;
 }
 
-/* Bytes of the experts that a request waits for: of the next one, if it is admitted one by one. */
-static uint64_t request_missing_bytes(const struct efs *fs, const struct efs_request *request)
-{
-    uint64_t bytes = 0;
-    if (request->base.oversize || !request->together)
-        return efs_item_bytes(fs, request_first_waiting(request));
-    for (uint32_t i = 0; i < request->base.count; i++)
-        if (request->items[i].waiting)
-            bytes += efs_item_bytes(fs, &request->items[i]);
-    return bytes;
-}
+/* ---- the queue ---- */
 
 /* Takes a request off the queue of which no item waits. */
 static void queue_end(struct efs *fs, struct efs_request **at)
 {
     struct efs_request *request = *at;
-    *at = request->next_queued;
+    *at = request->next;
     if (!*at)
         fs->leases->queue.tail = at;
     request_set_oversize(request, false);
-}
-
-/* Whether what is to be admitted next of a request fits next to the experts that its program holds. */
-static bool request_fits_beside(const struct efs *fs, const struct efs_request *request, struct efs_held held)
-{
-    const struct efs_request_item *first = request_first_waiting(request), *end = request->items + request->base.count;
-    for (const struct efs_request_item *item = first + 1; request->together && !request->base.oversize && item < end;
-         item++)
-        if (item->waiting)
-            *(item->form == EFS_FORM_CODED ? &held.coded_bytes : &held.full_bytes) += efs_item_bytes(fs, item);
-    return efs_item_fits_beside(fs, first, held.coded_bytes, held.full_bytes);
 }
 
 /* Whether some request holds experts while its rest waits. Updates what depends on drops: an oversize request of which
@@ -223,17 +254,15 @@ static bool queue_look_at_drops(struct efs *fs)
         const struct efs_held held = program_held(request);
         bool was_in_line = request->in_line, part = holds_some(request->held);
         some |= part;
-        if (request->base.oversize && !part && !efs_items_are_oversize(fs, request->items, request->base.count))
+        if (request->base.oversize && !part && !request_is_oversize(fs, request))
             request_set_oversize(request, false);
-        request->in_line = holds_some(held) && request->waiting && request_fits_beside(fs, request, held);
-        if (!part || !request->in_line || was_in_line || !request->next_queued) {
-            at = &request->next_queued;
+        request->in_line = holds_some(held) && request->waiting && bytes_fit(fs, add_next(fs, held, request));
+        if (!part || !request->in_line || was_in_line || !request->next) {
+            at = &request->next;
             continue;
         }
-        *at = request->next_queued;
-        request->next_queued = NULL;
-        *fs->leases->queue.tail = request;
-        fs->leases->queue.tail = &request->next_queued;
+        *at = request->next;
+        EFS_QUEUE_PUSH(&fs->leases->queue, request);
     }
     return some;
 }
@@ -244,8 +273,7 @@ static bool request_has_turn(const struct efs *fs, struct efs_request *request, 
 {
     if ((holds_some(program_held(request)) && !request->in_line) != own_caller)
         return false;
-    return holds_some(request->held) || !others_hold || !request->together ||
-           !efs_items_are_oversize(fs, request->items, request->base.count);
+    return holds_some(request->held) || !others_hold || !request->together || !request_is_oversize(fs, request);
 }
 
 /* Admits requests in order until one waits: those that wait for their own callers to drop some of their experts, or all
@@ -256,16 +284,17 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
         bool opened = request->use == EFS_MEMFILE_EXPORTED && fs->coded_pinned; /* waits for no coded expert */
         bool may = request_has_turn(fs, request, own_caller, some_hold) &&
-                   (first == 0 || opened || efs_items_are_pinned(fs, request->items, request->base.count));
+                   (first == 0 || opened || request_is_pinned(fs, request));
         uint32_t waiting = request->waiting;
         errint_t rc = may ? request_admit(fs, request) : 0;
         request->in_line = request->in_line && request->waiting == waiting;
         if (first == 0 && rc < 0 && request_waits_for_others(fs, request)) {
             first = rc;
-            fs->leases->short_bytes = rc == -ENOMEM ? request_missing_bytes(fs, request) : 0;
+            const struct efs_held next = add_next(fs, (struct efs_held){{0}}, request);
+            fs->leases->short_bytes = rc == -ENOMEM ? next.bytes[EFS_FORM_CODED] + next.bytes[EFS_FORM_FULL] : 0;
         }
         if (request->waiting) {
-            at = &request->next_queued;
+            at = &request->next;
             continue;
         }
         queue_end(fs, at);
@@ -332,6 +361,12 @@ void efs_on_memory_short(struct efs *fs, efs_memory_short_fn *call, void *arg)
     efs_unlock(fs);
 }
 
+/* Not of an expert that is being preloaded already. */
+static bool item_is_new(const struct efs_request_item *item)
+{
+    return item->base.state == EFS_ITEM_LOADING;
+}
+
 static void item_wait(struct efs *fs, struct efs_request_item *item)
 {
     item->waiting = true;
@@ -353,32 +388,45 @@ static void preload_admit(struct efs *fs, struct efs_request_item *item)
 void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
 {
     for (uint32_t i = 0; i < request->base.count; i++)
-        if (!request->together || !request->items[i].preload)
+        if (item_is_new(&request->items[i]) && (!request->together || !request->items[i].preload))
             item_wait(fs, &request->items[i]);
-    request->next_queued = NULL;
-    *fs->leases->queue.tail = request;
-    fs->leases->queue.tail = &request->next_queued;
+    EFS_QUEUE_PUSH(&fs->leases->queue, request);
     admission_run(fs);
-    if (request->waiting && request->together && efs_items_are_oversize(fs, request->items, request->base.count) &&
-        request_may_wait_long(fs, request))
+    if (request->together && request_is_oversize(fs, request) && request_may_wait_long(fs, request))
         request_set_oversize(request, true);
     for (uint32_t i = 0; request->together && i < request->base.count; i++)
-        if (request->items[i].preload)
+        if (request->items[i].preload && item_is_new(&request->items[i]))
             preload_admit(fs, &request->items[i]);
 }
 
-void efs_admission_cancel(struct efs *fs, efs_cancel_item_fn *cancelled, const void *arg)
+static bool item_is_cancelled(const struct efs_request_item *item, const struct efs_request *dropped,
+                              efs_cancelled_fn *cancelled)
+{
+    const struct efs_request *request = item->request;
+    if (dropped)
+        return request == dropped && item->was_loading;
+    return request->arrived && request->use != EFS_MEMFILE_EXPORTED && item->arg && cancelled(item->arg);
+}
+
+void efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *cancelled)
 {
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
         for (uint32_t i = 0; i < request->base.count; i++)
-            if (request->items[i].waiting && cancelled(&request->items[i], arg))
+            if (request->items[i].waiting && item_is_cancelled(&request->items[i], dropped, cancelled))
                 item_fail(fs, &request->items[i], -ECANCELED);
         if (request->waiting) {
             request_report_oversize(request); /* by an item that still waits */
-            at = &request->next_queued;
+            at = &request->next;
         } else {
             queue_end(fs, at);
         }
     }
     efs_retry(fs, EFS_RETRY_ADMIT);
+}
+
+void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
+{
+    efs_lock(fs);
+    efs_admission_cancel(fs, NULL, cancelled);
+    efs_unlock(fs);
 }

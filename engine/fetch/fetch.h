@@ -6,15 +6,16 @@
  * rooms of the daemon except base/, and runmoe call it. It never submits a read itself (core/ does when efs.lock is
  * released) and never calls a policy: cache/ does.
  *
- *     request_begin.c  checks a request and allocates all of it
- *     admission.c      the queue of requests that wait for memory
- *     reserve.c        takes all memory that an item will ever hold, or nothing
- *     load.c           reads and decodes admitted items
- *     lease.c          starts loads; leases on full experts; lease_coalesce.c: of opens
- *     request.c        the life of a request: loaded, reported, dropped
- *     use.c            reports uses of experts
- *     read.c           reads of files
- *     gather.c         fills memory files with checkpoint files, reads these
+ *     request.c         checks a request, allocates all of it, begins it; drops
+ *     admission.c       the queue of requests that wait for memory
+ *     reserve.c         takes all memory that an item will ever hold, or nothing
+ *     load.c            reads and decodes admitted items
+ *     item.c            the end of a load: answered, held, released
+ *     request_memory.c  tensors and windows of the experts that a request holds
+ *     lease.c           leases on full experts for opens of their files
+ *     use.c             reports uses of experts
+ *     read.c            reads of files; small.c: of a few pages; read_rows.c: of rows of a table
+ *     gather.c          fills memory files with checkpoint files, reads these
  *
  * A request that waits for memory holds none: the queue takes the memory of all of its items in one critical section,
  * as blocks of the chunk pool and memory files, or nothing. From then on the request waits only for the disk and the
@@ -28,6 +29,7 @@
 #define EFS_FETCH_H
 
 #include "cache.h"
+#include "efs.h"
 #include "expertfs-private.h"
 #include "extent.h"
 #include "full.h"
@@ -38,31 +40,16 @@
 struct efs_part {
     struct efs_extent_waiter waiter;
     struct efs_request_item *item;
-    uint64_t file_offset, object_offset; /* of its raw bytes, in the expert's file and in the object */
-    size_t bytes;
-    uint32_t shards, next_shard, done_shards; /* guarded by request->lock, as is ready */
-    bool ready;                               /* the extent is in memory and referenced: its shards may be decoded */
-    bool early;                               /* it was loaded, or failed, before its item was started */
-    struct efs_uncached uncached;
-};
-
-/* The parts and jobs of the items of a request. Freed when no item is loading or held coded. */
-struct efs_load {
-    struct efs_request *request;
-    _Atomic uint32_t refs;         /* items */
-    uint32_t part_count, job_next; /* job_next is guarded by request->lock */
-    struct efs_load_job *jobs;     /* one per shard */
-    struct efs_part parts[];       /* in order of priority */
+    uint64_t file_offset;        /* of its raw bytes in the expert's file */
+    struct efs_uncached span;    /* its raw bytes in the object, and their read if the extent has no memory */
+    uint32_t shards, next_shard; /* guarded by request->lock, as is ready */
+    bool ready;                  /* the extent is in memory and referenced: its shards may be decoded */
+    _Atomic uint32_t done_shards;
+    _Atomic uint8_t gate; /* of two events that have not happened: it was loaded, or failed; its item was started */
 };
 
 /* What an item has got in a critical section that admits it (reserve.c). */
 enum efs_item_got { EFS_GOT_NOTHING, EFS_GOT_CODED, EFS_GOT_LEASE, EFS_GOT_FILLING, EFS_GOT_MEMFILE };
-
-struct efs_item_ops {                                      /* of a form */
-    void (*start)(struct efs *fs, struct efs_task *task);  /* the item was admitted; without lock */
-    void (*loaded)(struct efs_request_item *item);         /* remaining is 0; may free the item; without lock */
-    void (*answer)(struct efs *fs, struct efs_task *task); /* reports load_error; may free the item; without lock */
-};
 
 /* An expert of a request. When loaded it has a lease (full), or references on its extents (coded). */
 struct efs_request_item {
@@ -76,29 +63,21 @@ struct efs_request_item {
     enum efs_item_got got;
     bool waiting;     /* in the admission queue; guarded by efs.lock */
     bool preload;     /* without a holder: released when it is loaded */
-    bool started;     /* its memory is prepared; guarded by request->lock, as is efs_part.early */
     bool was_loading; /* when it was dropped */
     bool was_full;    /* it was full, in a memory file that does not serve this use, and was evicted for it */
-    bool fresh;       /* memfile has no pages yet */
     bool held;        /* counted in request->held and that of its holder; guarded by efs.lock */
-    struct efs_lease *lease;
-    const struct efs_item_ops *ops;
     struct efs_memfile *memfile; /* full, in the item that fills it: reserved; NULL: to be allocated */
-    uint64_t bytes;              /* coded: bytes of its chunks */
-    struct efs_load *load;       /* NULL: its parts are not needed any more */
-    struct efs_part *parts;
+    struct efs_part *parts;      /* of request->parts */
     uint32_t part_count;
     _Atomic uint32_t remaining; /* parts that are being loaded, and one until all are requested */
     _Atomic errint_t load_error;
     _Atomic bool from_disk;
-    struct efs_tensor *tensors;
-    struct efs_coded_shard *shards;
-    char *names;
+    struct efs_tensor *tensors; /* with their shards and names, in one allocation */
     uint32_t tensor_count;
 };
 
-struct efs_held { /* bytes of experts that were admitted together, and not dropped; guarded by efs.lock */
-    uint64_t coded_bytes, full_bytes;
+struct efs_held {      /* bytes of experts that were admitted together, and not dropped; guarded by efs.lock */
+    uint64_t bytes[2]; /* by form: FULL, CODED */
 };
 
 struct efs_holder {
@@ -109,8 +88,8 @@ struct efs_holder {
 struct efs_request {
     struct efs_client_request base; /* its oversize is guarded by request->lock and efs.lock */
     struct efs *fs;
-    struct efs_request *next_queued; /* in the admission queue */
-    pthread_mutex_t lock;            /* guards items and refs; taken after efs.lock */
+    struct efs_request *next; /* in the admission queue */
+    pthread_mutex_t lock;     /* guards items, refs and job_next; taken after efs.lock */
     pthread_cond_t changed;
     uint32_t refs;             /* items that are being loaded, and one for the caller */
     bool together;             /* its items are held together: admitted all or none */
@@ -123,6 +102,10 @@ struct efs_request {
     struct efs_request_item *oversize_item;
     bool in_line;     /* it holds some of its items, and waits for the next in the order of the queue */
     uint32_t waiting; /* items in the admission queue; guarded by efs.lock, as is in_line */
+    uint32_t job_next;
+    /* In the same allocation, after the items: the parts of all items in order of priority; a job for each shard. */
+    struct efs_part *parts;
+    struct efs_load_job *jobs;
     struct efs_request_item items[];
 };
 
@@ -131,26 +114,31 @@ static inline struct efs_request *efs_request_of(const struct efs_client_request
     return (struct efs_request *)(uintptr_t)request; /* base is its first member */
 }
 
-/* A lease on a full expert: one struct for each expert; struct efs_full counts its leases. */
+/* What leases and requests hold of an expert. It is the handle of all leases, which struct efs_full counts. */
 struct efs_lease {
     struct efs *fs;
     uint32_t expert;
+    uint32_t coded_pins;        /* coded items of requests that hold it or are loading it; guarded by efs.lock */
+    _Atomic uint8_t preloading; /* a bit for each form: it is being loaded without a holder */
 };
 
+/* A leased expert keeps its memory file, so no lock is needed. */
+static inline struct efs_memfile *efs_lease_memfile(const struct efs_lease *lease)
+{
+    return efs_full_of(lease->fs, lease->expert)->memfile;
+}
+
 struct efs_leases {
-    struct efs *fs;
-    struct efs_lease *handles;           /* by expert */
-    uint32_t *coded_pins;                /* by expert: coded items of requests that hold it or are loading it */
-    EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next_queued */
+    struct efs_lease *at;                /* by expert */
+    EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next */
     uint64_t short_bytes;                /* of the first request that waits for pinned memory; 0: none does */
     efs_memory_short_fn *on_short;       /* of efs_on_memory_short() */
     void *on_short_arg;
     /* Opens to be loaded as one request, newest first, and the job that takes the list, queued while it is not empty.
-     * Opens are added with the lock and taken without (lease_coalesce.c). */
+     * Opens are added with the lock and taken without (lease.c). */
     _Atomic(struct efs_open *) open_list;
     struct efs_job coalesce_job;
     enum efs_memfile_kind last_use; /* use of the last requested lease: EXPORTED or WINDOW */
-    _Atomic uint8_t *preloading;    /* by expert, a bit for each form: is being loaded without a holder (request.c) */
 };
 
 /* ---- admission.c: with efs.lock held ---- */
@@ -160,9 +148,9 @@ void efs_admission_run(struct efs *fs); /* EFS_RETRY_ADMIT: admits requests in o
 /* efs_hooks.is_live: whether requests and extents that wait will be retried. True whenever the lock is released: if
  * something waits, then memory is pinned by a request that has all that it needs, or in flight, or being freed. */
 bool efs_admission_is_live(const struct efs *fs);
-/* Takes the items for which cancelled() is true off the queue; they end with -ECANCELED when the lock is released. */
-typedef bool efs_cancel_item_fn(const struct efs_request_item *item, const void *arg);
-void efs_admission_cancel(struct efs *fs, efs_cancel_item_fn *cancelled, const void *arg);
+/* Takes waiting items off the queue; they end with -ECANCELED when the lock is released. dropped: the DROPPED items of
+ * this request; NULL: items of requests for other processes, if cancelled() is true for their argument. */
+void efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *cancelled);
 
 /* ---- reserve.c: with efs.lock held ---- */
 /* The items are of one request; those that do not wait are skipped. */
@@ -178,45 +166,41 @@ static inline uint64_t efs_full_missing_bytes(const struct efs *fs, uint32_t exp
 }
 /* Whether memory for full experts that need these bytes is not available because the rest is pinned. */
 bool efs_full_is_short(const struct efs *fs, uint64_t need);
-/* Whether several items wait that cannot be in memory at once, even if nothing else is. A single one is admitted
- * whenever nothing is pinned. */
-bool efs_items_are_oversize(const struct efs *fs, const struct efs_request_item *items, uint32_t count);
-/* The memory that an item takes. */
+
+/* ---- item.c: with efs.lock held ---- */
+/* The memory that an item takes. Coded: bytes of its chunks. */
 uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *item);
-/* Whether an item fits next to these bytes of coded and full experts, if nothing else is pinned. */
-bool efs_item_fits_beside(const struct efs *fs, const struct efs_request_item *item, uint64_t coded, uint64_t full);
-/* Whether all of them are pinned for other requests, so that they need no memory. */
-bool efs_items_are_pinned(const struct efs *fs, const struct efs_request_item *items, uint32_t count);
-/* The item holds its expert no more: it was dropped, or failed. The second time: nothing. */
-void efs_item_unhold(const struct efs *fs, struct efs_request_item *item);
-/* Ends the references of a coded item on its extents. */
-void efs_item_unpin(struct efs *fs, struct efs_request_item *item);
-
-/* ---- item.c ---- */
-void efs_item_free_load(struct efs_request_item *item); /* does nothing the second time */
-/* With efs.lock held: one more lease on a READY expert. */
+/* Sets whether the item is counted as held: until it is dropped, or fails. */
+void efs_item_set_held(const struct efs *fs, struct efs_request_item *item, bool held);
+/* Charges the bytes of a coded expert to its first item, and releases them with its last. */
+void efs_item_coded_pin(struct efs *fs, const struct efs_request_item *item);
+void efs_item_coded_unpin(struct efs *fs, const struct efs_request_item *item);
+/* One more lease on a READY expert; ends it. The caller closes *fd, if it is changed. */
 void efs_lease_get(struct efs *fs, uint32_t expert);
-
-/* With efs.lock held: the item is answered with this error, or 0, after the lock is released. */
+/* Releases a READY item, or one that has just completed: its lease, or its references on extents. *fd: see
+ * efs_full_unlease(). */
+void efs_item_release(struct efs_request_item *item, int *fd);
+/* The item is answered with this error, or 0, after the lock is released. */
 void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error);
+/* Without lock: */
+void efs_item_set(struct efs_request_item *item, enum efs_item_state state, errint_t error);
+/* The item was loaded, or load_error is set. May free the request. */
+void efs_item_loaded(struct efs_request_item *item);
+void efs_request_unref(struct efs_request *request); /* drops a reference */
 
 /* ---- load.c ---- */
-/* Allocates the parts and jobs of all items. NULL: no memory. */
-struct efs_load *efs_load_new(struct efs *fs, struct efs_request_item *items, uint32_t count);
-/* Requests the extents of an item that was admitted, and defers its reads. With efs.lock held; efs_item_begin() follows
+/* Bytes of the parts and jobs of an expert. */
+size_t efs_expert_load_bytes(const struct efs *fs, uint32_t expert);
+/* Sets up the parts and jobs of all items, in the memory after these. */
+void efs_request_add_parts(struct efs_request *request);
+/* Requests the extents of an item that was admitted, and defers its reads. With efs.lock held; efs_item_start() follows
  * without. */
 void efs_item_request_parts(struct efs_request_item *item);
-/* The memory of the item is prepared, or load_error is set: decodes the parts that are in memory, and each other part
- * when it is loaded. May free the request. Without lock. */
-void efs_item_begin(struct efs_request_item *item);
+/* Prepares the memory of the item: the memory file of a full one. Then decodes the parts that are in memory, and each
+ * other part when it is loaded. May free the request. Without lock. */
+void efs_item_start(struct efs *fs, struct efs_task *task);
 
 /* ---- lease.c: without lock ---- */
-/* Allocates the memory file of a full item; starts it. */
-void efs_item_start(struct efs *fs, struct efs_task *task);
-void efs_lease_filled(struct efs_request_item *item); /* its expert was loaded, or load_error is set */
-/* The memory file of a leased expert as a window. As efs_request_window() and efs_request_open_window(). */
-errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
-errint_t efs_lease_open_window(const struct efs_lease *lease, struct efs_window *window);
 /* Before threads are started and after they have ended. -ENOMEM. */
 errint_t efs_leases_build(struct efs *fs);
 void efs_leases_destroy(struct efs *fs);
@@ -224,25 +208,41 @@ void efs_leases_destroy(struct efs *fs);
 /* ---- use.c: with efs.lock held ---- */
 /* Experts of one layer are requested: they are pinned until efs_cache_release(), counted, and placed by the policy. As
  * efs_cache_request(). */
-void efs_use_experts(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
-                     enum efs_use_kind kind);
+void efs_use_experts(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_use_kind kind);
 /* Bytes of an expert are read. As efs_cache_read(). */
 void efs_use_bytes(struct efs *fs, uint32_t expert, uint64_t bytes);
 
-/* ---- request.c ---- */
-extern const struct efs_request_ops efs_request_ops;
-/* The coded item was loaded, or load_error is set. Without lock. */
-void efs_item_coded_loaded(struct efs_request_item *item);
-void efs_item_answer(struct efs *fs, struct efs_task *task);
-/* Drops a reference. */
-void efs_request_unref(struct efs_request *request);
-/* Marks an expert as being loaded without a holder. false: it is already, and must not be loaded again, which bounds
- * the queue. */
-bool efs_preload_begin(struct efs *fs, uint32_t expert, enum efs_form form);
-void efs_preload_end(struct efs *fs, uint32_t expert, enum efs_form form);
+/* ---- gather.c ---- */
+/* The bytes of a file from an offset on that are of one object and in one extent; EFS_NONE: of the header of an
+ * expert's file. The offset is in the file. */
+struct efs_file_span {
+    struct efs_view_location at;
+    uint32_t extent;
+    uint64_t bytes;
+};
+struct efs_file_span efs_file_span(const struct efs *fs, uint32_t file, uint64_t offset);
+/* EFS_RETRY_IDLE: plans the pools for the files in memory; begins to gather the next one, or goes on, if no reader
+ * waits for the disk or for memory. With efs.lock held. */
+void efs_gather_run(struct efs *fs);
+/* efs_read() of a file that is in memory up to the end of these bytes. false: it is not. Without lock. */
+bool efs_gather_read(struct efs *fs, uint32_t file, uint64_t offset, void *dst, size_t len, efs_done_fn *done,
+                     void *arg);
 
-/* ---- request_tensors.c ---- */
+/* ---- small.c ---- */
+#define EFS_SMALL_BYTES (32u << 10) /* the limit of a small read */
+/* With lock held: whether to read these bytes, inside the extent, by efs_small_read(). */
+bool efs_small_serves(const struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes);
+/* Makes or starts the read, or queues it for a slot. Without lock. The caller keeps the store open until done(). */
+void efs_small_read(struct efs *fs, struct efs_uncached *read);
+/* Memory of all slots, bytes: part of the fixed memory; 0 for a packed store without page checksums. */
+uint64_t efs_small_slots_bytes(const struct efs *fs);
+/* Without lock, before threads are started and after they have ended. -ENOMEM. */
+errint_t efs_small_build(struct efs *fs);
+void efs_small_destroy(struct efs *fs);
+
+/* ---- request_memory.c ---- */
 errint_t efs_item_tensors(struct efs_request_item *item);
-void efs_item_free_tensors(struct efs_request_item *item);
+/* The memory file of a leased expert as a window: as efs_request_window(); open: as efs_request_open_window(). */
+errint_t efs_lease_window(const struct efs_lease *lease, bool open, struct efs_window *window);
 
 #endif

@@ -8,41 +8,34 @@
  * are left take no more than the file and one extent. It pauses while a reader waits for the disk. When other work
  * waits for memory, or the budget is reduced, the memory file is freed.
  */
-#include "gather.h"
+#include "fetch.h"
 
 #include "budget.h"
 #include "container.h"
-#include "extent.h"
-#include "full.h"
+#include "whole.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* The extent of the next bytes, and their number in it. */
-struct gather_next {
-    uint32_t extent, object;
-    uint64_t begin; /* in the object */
-    size_t bytes;
-};
-
-static struct gather_next next_at(const struct efs *fs, uint32_t file, uint64_t offset)
+struct efs_file_span efs_file_span(const struct efs *fs, uint32_t file, uint64_t offset)
 {
-    struct efs_view_location at;
-    uint64_t end;
-    efs_view_locate(&fs->view, file, offset, &at);
-    struct gather_next next = {.object = at.object, .begin = at.object_offset};
-    next.extent = efs_extent_at(fs, at.object, at.object_offset, &end);
-    uint64_t left = end - at.object_offset;
-    next.bytes = (size_t)(left < at.bytes ? left : at.bytes);
-    return next;
+    struct efs_file_span span = {.extent = EFS_NONE};
+    efs_view_locate(&fs->view, file, offset, &span.at);
+    span.bytes = span.at.bytes;
+    if (span.at.object != EFS_NONE) {
+        uint64_t end;
+        span.extent = efs_extent_at(fs, span.at.object, span.at.object_offset, &end);
+        span.bytes = end - span.at.object_offset < span.bytes ? end - span.at.object_offset : span.bytes;
+    }
+    return span;
 }
 
 /* The end of the bytes of the file from offset `at` on that are in this extent: it may have several objects. */
 static uint64_t extent_end(const struct efs *fs, uint32_t file, uint64_t at, uint32_t extent)
 {
     const uint64_t size = efs_view_bytes(&fs->view, file);
-    for (struct gather_next next; at < size && (next = next_at(fs, file, at)).extent == extent;)
-        at += next.bytes;
+    for (struct efs_file_span span; at < size && (span = efs_file_span(fs, file, at)).extent == extent;)
+        at += span.bytes;
     return at;
 }
 
@@ -89,9 +82,10 @@ static void gather_decode(struct efs *fs, uint32_t file, struct efs_codec_scratc
     uint64_t at = f->filled_bytes, end = extent_end(fs, file, at, extent);
     errint_t rc = 0;
     while (rc == 0 && at < end) {
-        struct gather_next next = next_at(fs, file, at);
-        rc = efs_extent_decode(fs, extent, next.object, next.begin, next.bytes, f->memfile->data + at, false, scratch);
-        at += next.bytes;
+        const struct efs_file_span span = efs_file_span(fs, file, at);
+        rc = efs_extent_decode(fs, extent, span.at.object, span.at.object_offset, (size_t)span.bytes,
+                               f->memfile->data + at, false, scratch);
+        at += span.bytes;
     }
     efs_lock(fs);
     if (rc == 0)
@@ -132,9 +126,9 @@ static errint_t gather_charge(struct efs *fs, uint32_t file, uint64_t *from, uin
 {
     struct efs_whole_files *files = fs->whole;
     struct efs_whole_file *f = &files->at[file];
-    struct gather_next next = next_at(fs, file, f->filled_bytes);
+    const uint32_t extent = efs_file_span(fs, file, f->filled_bytes).extent;
     *from = f->charged_bytes;
-    *bytes = efs_whole_step(fs, file, extent_end(fs, file, f->filled_bytes, next.extent));
+    *bytes = efs_whole_step(fs, file, extent_end(fs, file, f->filled_bytes, extent));
     errint_t rc = *bytes ? efs_budget_reserve_file(fs, *bytes) : 0;
     if (rc < 0)
         return rc;
@@ -182,9 +176,9 @@ static void gather_step(struct efs_job *job, struct efs_codec_scratch *scratch)
         gather_unlock(fs, true);
         return;
     }
-    struct gather_next next = next_at(fs, file, f->filled_bytes);
+    const uint32_t extent = efs_file_span(fs, file, f->filled_bytes).extent;
     files->waiter.job.run = gather_loaded;
-    bool loaded = efs_extent_request(fs, next.extent, EFS_PACE_SCAN, &files->waiter);
+    bool loaded = efs_extent_request(fs, extent, EFS_PACE_SCAN, &files->waiter);
     efs_unlock(fs);
     if (loaded)
         gather_decode(fs, file, scratch);

@@ -1,76 +1,72 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load.c - see fetch.h: reads and decodes the items of requests. */
+/* load.c - see fetch.h: prepares the memory of the items of requests, reads and decodes them. */
 #include "fetch.h"
 
 #include "cache.h"
 #include "container.h"
 #include "estimator.h"
 #include "extent_internal.h"
-#include "sys.h"
 
 #include <errno.h>
-#include <stdlib.h>
+#include <string.h>
 
 struct efs_load_job {
     struct efs_job job;
-    struct efs_load *load;
+    struct efs_request *request;
 };
 
-/* ---- allocation ---- */
+/* ---- parts ---- */
 
-static void item_count(const struct efs *fs, const struct efs_request_item *item, uint32_t *parts, uint32_t *shards)
+size_t efs_expert_load_bytes(const struct efs *fs, uint32_t expert)
 {
-    uint32_t n;
+    uint32_t n, parts = 0, shards = 0;
     const uint32_t *object_first = efs_extents(fs)->object_first;
-    const struct efs_expert_part *objects = efs_view_expert_parts(&fs->view, item->expert, &n);
+    const struct efs_expert_part *objects = efs_view_expert_parts(&fs->view, expert, &n);
     for (uint32_t i = 0; i < n; i++) {
-        *parts += object_first[objects[i].object + 1] - object_first[objects[i].object];
-        *shards += fs->store->objects[objects[i].object].shard_count;
+        parts += object_first[objects[i].object + 1] - object_first[objects[i].object];
+        shards += fs->store->objects[objects[i].object].shard_count;
     }
+    return parts * sizeof(struct efs_part) + shards * sizeof(struct efs_load_job);
 }
 
 static void part_job_run(struct efs_job *job, struct efs_codec_scratch *scratch);
 static bool part_loaded(struct efs *fs, struct efs_extent_waiter *waiter);
+static void part_uncached_done(struct efs *fs, struct efs_uncached *span, errint_t error);
 
-static void item_add_parts(const struct efs *fs, struct efs_request_item *item, struct efs_load *load)
+/* Returns the end of the item's parts. */
+static struct efs_part *item_add_parts(struct efs_request_item *item, struct efs_part *parts)
 {
+    const struct efs *fs = item->request->fs;
     uint32_t n;
     const uint32_t *object_first = efs_extents(fs)->object_first;
     const struct efs_expert_part *objects = efs_view_expert_parts(&fs->view, item->expert, &n);
-    item->load = load;
-    item->parts = &load->parts[load->part_count];
+    item->parts = parts;
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t x = object_first[objects[i].object]; x < object_first[objects[i].object + 1]; x++) {
-            struct efs_part *p = &load->parts[load->part_count++];
+            struct efs_part *p = parts++;
             uint64_t begin = efs_extent_begin(fs, x), end;
             efs_extent_at(fs, objects[i].object, begin, &end);
             p->item = item;
-            p->waiter = (struct efs_extent_waiter){
-                .extent = x, .job.run = part_job_run, .loaded = part_loaded, .long_term = item->form == EFS_FORM_CODED};
+            p->waiter = (struct efs_extent_waiter){.extent = x, .job.run = part_job_run, .loaded = part_loaded};
             p->file_offset = objects[i].file_offset + begin;
-            p->object_offset = begin;
-            p->bytes = (size_t)(end - begin);
+            p->span = (struct efs_uncached){.object = objects[i].object,
+                                            .begin = begin,
+                                            .bytes = (size_t)(end - begin),
+                                            .done = part_uncached_done};
             p->shards = efs_extent(fs, x)->shard_count;
+            p->gate = 2;
         }
-    item->part_count = (uint32_t)(&load->parts[load->part_count] - item->parts);
+    item->part_count = (uint32_t)(parts - item->parts);
     item->remaining = item->part_count + 1;
+    return parts;
 }
 
-struct efs_load *efs_load_new(struct efs *fs, struct efs_request_item *items, uint32_t count)
+void efs_request_add_parts(struct efs_request *request)
 {
-    uint32_t parts = 0, shards = 0;
-    for (uint32_t i = 0; i < count; i++)
-        item_count(fs, &items[i], &parts, &shards);
-    struct efs_load *load =
-        efs_sys_calloc(1, sizeof(*load) + parts * sizeof(load->parts[0]) + shards * sizeof(load->jobs[0]));
-    if (!load)
-        return NULL;
-    load->request = items->request;
-    load->refs = count;
-    load->jobs = (struct efs_load_job *)(void *)&load->parts[parts];
-    for (uint32_t i = 0; i < count; i++)
-        item_add_parts(fs, &items[i], load);
-    return load;
+    struct efs_part *end = request->parts = (struct efs_part *)(void *)&request->items[request->base.count];
+    for (uint32_t i = 0; i < request->base.count; i++)
+        end = item_add_parts(&request->items[i], end);
+    request->jobs = (struct efs_load_job *)(void *)end;
 }
 
 /* ---- completion ---- */
@@ -78,7 +74,7 @@ struct efs_load *efs_load_new(struct efs *fs, struct efs_request_item *items, ui
 static void item_put(struct efs_request_item *item)
 {
     if (atomic_fetch_sub(&item->remaining, 1) == 1)
-        item->ops->loaded(item);
+        efs_item_loaded(item);
 }
 
 /* Whether the part is read uncached, because the chunk pool had no memory for its extent. */
@@ -110,14 +106,14 @@ static void part_decode(struct efs_part *p, uint32_t shard, struct efs_codec_scr
             item->load_error = bad;
         return;
     }
-    uint32_t object = efs_extent(fs, p->waiter.extent)->object;
+    uint32_t object = p->span.object;
     uint64_t shard_bytes = efs_object_shard_bytes(fs, object);
     uint64_t begin = shard * shard_bytes;
-    size_t n = p->bytes - begin < shard_bytes ? (size_t)(p->bytes - begin) : (size_t)shard_bytes;
+    size_t n = p->span.bytes - begin < shard_bytes ? (size_t)(p->span.bytes - begin) : (size_t)shard_bytes;
     uint8_t *to = item->memfile->data + p->file_offset + begin;
     bool fresh = !efs_extent_shard_checked(fs, p->waiter.extent, shard);
     uint64_t start = efs_now_ns(), end;
-    errint_t rc = efs_extent_decode(fs, p->waiter.extent, object, p->object_offset + begin, n, to, true, scratch);
+    errint_t rc = efs_extent_decode(fs, p->waiter.extent, object, p->span.begin + begin, n, to, true, scratch);
     end = efs_now_ns();
     efs_extent_record(fs, EFS_RECORD_DECODE, p->waiter.extent, shard, start, end);
     if (rc == 0)
@@ -130,19 +126,16 @@ static void part_decode(struct efs_part *p, uint32_t shard, struct efs_codec_scr
  * so such a shard exists. */
 static void load_decode_next(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct efs_load *load = EFS_CONTAINER(job, struct efs_load_job, job)->load;
-    pthread_mutex_t *lock = &load->request->lock;
-    struct efs_part *p = load->parts;
+    struct efs_request *request = EFS_CONTAINER(job, struct efs_load_job, job)->request;
+    pthread_mutex_t *lock = &request->lock;
+    struct efs_part *p = request->parts;
     pthread_mutex_lock(lock);
     while (!p->ready || p->next_shard == p->shards)
         p++;
     uint32_t shard = p->next_shard++;
     pthread_mutex_unlock(lock);
     part_decode(p, shard, scratch);
-    pthread_mutex_lock(lock);
-    bool last = ++p->done_shards == p->shards;
-    pthread_mutex_unlock(lock);
-    if (last)
+    if (atomic_fetch_add(&p->done_shards, 1) + 1 == p->shards)
         part_done(p);
 }
 
@@ -156,72 +149,55 @@ static bool part_has_work(const struct efs_part *p)
 /* Marks the part ready. Returns its jobs, one per shard, which the caller pushes. */
 static struct efs_load_job *part_jobs(struct efs_part *p)
 {
-    struct efs_load *load = p->item->load;
-    pthread_mutex_lock(&load->request->lock);
+    struct efs_request *request = p->item->request;
+    pthread_mutex_lock(&request->lock);
     p->ready = true;
-    struct efs_load_job *jobs = &load->jobs[load->job_next];
-    load->job_next += p->shards;
-    pthread_mutex_unlock(&load->request->lock);
+    struct efs_load_job *jobs = &request->jobs[request->job_next];
+    request->job_next += p->shards;
+    pthread_mutex_unlock(&request->lock);
     for (uint32_t i = 0; i < p->shards; i++)
-        jobs[i] = (struct efs_load_job){.job = {.run = load_decode_next}, .load = load};
+        jobs[i] = (struct efs_load_job){.job = {.run = load_decode_next}, .request = request};
     return jobs;
 }
 
-static void part_uncached_done(struct efs *fs, struct efs_uncached *uncached, errint_t error)
+static void part_uncached_done(struct efs *fs, struct efs_uncached *span, errint_t error)
 {
-    struct efs_part *p = EFS_CONTAINER(uncached, struct efs_part, uncached);
+    struct efs_part *p = EFS_CONTAINER(span, struct efs_part, span);
     (void)fs;
     if (error < 0)
         p->item->load_error = error;
     part_done(p);
 }
 
-static void part_read_uncached(struct efs_part *p)
-{
-    struct efs *fs = p->item->request->fs;
-    efs_count(&fs->stats, reads_past, 1);
-    p->uncached = (struct efs_uncached){.object = efs_extent(fs, p->waiter.extent)->object,
-                                        .begin = p->object_offset,
-                                        .bytes = p->bytes,
-                                        .dst = p->item->memfile->data + p->file_offset,
-                                        .done = part_uncached_done};
-    efs_uncached_read(fs, &p->uncached);
-}
-
-/* Pushes the part's jobs, or ends a part that has none. May free the request. */
+/* Reads the part uncached, pushes its jobs, or ends it if it has none. May free the request. */
 static void part_ready(struct efs_part *p)
 {
+    struct efs *fs = p->item->request->fs;
     if (part_is_uncached(p) && p->item->load_error == 0) {
-        part_read_uncached(p);
-        return;
-    }
-    if (!part_has_work(p)) {
+        efs_count(&fs->stats, reads_past, 1);
+        p->span.dst = p->item->memfile->data + p->file_offset;
+        efs_uncached_read(fs, &p->span);
+    } else if (part_has_work(p)) {
+        uint32_t count = p->shards;
+        struct efs_load_job *jobs = part_jobs(p);
+        for (uint32_t i = 0; i < count; i++)
+            efs_workers_push(fs->workers, &jobs[i].job);
+    } else {
         part_done(p);
-        return;
     }
-    struct efs_workers *workers = p->item->request->fs->workers;
-    uint32_t count = p->shards;
-    struct efs_load_job *jobs = part_jobs(p);
-    for (uint32_t i = 0; i < count; i++)
-        efs_workers_push(workers, &jobs[i].job);
 }
 
-/* Whether the item was started; else efs_item_begin() handles the part, which is loaded or has failed. */
-static bool part_is_started(struct efs_part *p)
+/* One of the two events has happened. true: both have, and the caller handles the part. */
+static bool part_may_decode(struct efs_part *p)
 {
-    pthread_mutex_lock(&p->item->request->lock);
-    bool started = p->item->started;
-    if (!started)
-        p->early = true;
-    pthread_mutex_unlock(&p->item->request->lock);
-    return started;
+    return p->gate == 0 || atomic_fetch_sub(&p->gate, 1) == 1;
 }
 
 static void part_job_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_part *p = EFS_CONTAINER(job, struct efs_part, waiter.job);
     (void)scratch;
-    if (part_is_started(p))
+    if (part_may_decode(p))
         part_ready(p);
 }
 
@@ -230,7 +206,7 @@ static void part_job_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 static bool part_loaded(struct efs *fs, struct efs_extent_waiter *waiter)
 {
     struct efs_part *p = EFS_CONTAINER(waiter, struct efs_part, waiter);
-    if (!part_is_started(p))
+    if (!part_may_decode(p))
         return true;
     if (!part_has_work(p))
         return false;
@@ -249,21 +225,37 @@ void efs_item_request_parts(struct efs_request_item *item)
     for (uint32_t i = 0; i < item->part_count; i++) {
         struct efs_part *p = &item->parts[i];
         if (efs_extent_request(fs, p->waiter.extent, EFS_PACE_RANDOM, &p->waiter))
-            p->early = true;
+            part_may_decode(p);
         else
             item->from_disk = true;
     }
 }
 
-void efs_item_begin(struct efs_request_item *item)
+/* Sets the size of the memory file, allocates its pages, writes the header of the expert's file and zeros after its
+ * end. -ENOMEM: no pages. */
+static errint_t memfile_prepare(const struct efs_view *view, uint32_t expert, struct efs_memfile *memfile)
 {
+    uint64_t file_bytes = efs_view_expert_bytes(view, expert);
+    efs_memfile_resize(memfile, file_bytes);
+    errint_t rc = efs_memfile_reserve(memfile);
+    if (rc < 0)
+        return rc;
+    efs_view_expert_header(view, expert, (char *)memfile->data);
+    memset(memfile->data + file_bytes, 0, memfile->bytes - file_bytes);
+    return 0;
+}
+
+void efs_item_start(struct efs *fs, struct efs_task *task)
+{
+    struct efs_request_item *item = EFS_CONTAINER(task, struct efs_request_item, task);
     struct efs_part *parts = item->parts;
     uint32_t count = item->part_count;
-    pthread_mutex_lock(&item->request->lock);
-    item->started = true;
-    pthread_mutex_unlock(&item->request->lock);
+    if (item->form == EFS_FORM_FULL && !item->memfile)
+        item->memfile = efs_memfile_new(efs_full_memfiles(fs), efs_memfile_bytes(fs, item->expert));
+    if (item->form == EFS_FORM_FULL && (!item->memfile || memfile_prepare(&fs->view, item->expert, item->memfile) < 0))
+        item->load_error = -ENOMEM; /* the system has no memory, although the budget had */
     for (uint32_t i = 0; i < count; i++)
-        if (parts[i].early)
+        if (part_may_decode(&parts[i]))
             part_ready(&parts[i]);
     item_put(item);
 }

@@ -6,8 +6,7 @@
  * cannot deadlock.
  */
 #include "fetch.h"
-#include "gather.h"
-#include "small.h"
+#include "whole.h"
 
 #include "container.h"
 #include "sys.h"
@@ -29,19 +28,12 @@ struct part { /* the bytes of a read in one extent */
     struct efs_extent_waiter waiter;
     struct read *read;
     struct part *next;
-    uint32_t object;
-    uint64_t begin;               /* in the object */
-    size_t bytes;                 /* in a shared extent they may continue in the next objects */
-    uint32_t next_object;         /* the next object, if the part ends at the end of an object; else EFS_NONE */
-    size_t range_bytes;           /* of the object's range, in its first part; 0 in its later parts */
-    bool pinned;                  /* this part holds the pin on the full expert, for all parts of the range */
-    bool is_tail, is_head;        /* at the end (start) of its extent, but not of the request */
-    bool may_be_partial;          /* if the extent is not in memory: see part_is_partial() */
-    struct efs_uncached uncached; /* for bytes that are not read by way of the chunk pool */
-    struct efs_small small;       /* for a small read */
-    bool is_small;                /* see part_is_small() */
+    struct efs_uncached span; /* its bytes, and the read of those that are not loaded into the chunk pool */
+    uint32_t next_object;     /* the next object, if the part ends at the end of an object; else EFS_NONE */
+    size_t range_bytes;       /* of the object's range, in its first part; 0 in its later parts */
+    bool pinned;              /* this part holds the pin on the full expert, for all parts of the range */
+    bool is_small;            /* see part_is_small() */
     uint32_t group;
-    uint8_t *dst;
     const uint8_t *full; /* its bytes in the full pool, while the expert is pinned */
 };
 
@@ -86,39 +78,10 @@ static void part_end(struct part *p, errint_t error)
     read_end(r);
 }
 
-static void part_uncached_done(struct efs *fs, struct efs_uncached *uncached, errint_t error)
+static void part_read_done(struct efs *fs, struct efs_uncached *span, errint_t error)
 {
     (void)fs;
-    part_end(EFS_CONTAINER(uncached, struct part, uncached), error);
-}
-
-static void part_read_uncached(struct part *p)
-{
-    p->uncached = (struct efs_uncached){
-        .object = p->object, .begin = p->begin, .bytes = p->bytes, .dst = p->dst, .done = part_uncached_done};
-    efs_uncached_read(p->read->fs, &p->uncached);
-}
-
-static void part_small_done(struct efs *fs, struct efs_small *small, errint_t error)
-{
-    struct part *p = EFS_CONTAINER(small, struct part, small);
-    (void)fs;
-    if (error == -EAGAIN)
-        part_read_uncached(p);
-    else
-        part_end(p, error);
-}
-
-static void part_read_small(struct part *p)
-{
-    p->small = (struct efs_small){.extent = p->waiter.extent,
-                                  .object = p->object,
-                                  .begin = p->begin,
-                                  .bytes = p->bytes,
-                                  .dst = p->dst,
-                                  .may_block = p->read->may_block,
-                                  .done = part_small_done};
-    efs_small_read(p->read->fs, &p->small);
+    part_end(EFS_CONTAINER(span, struct part, span), error);
 }
 
 static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
@@ -128,11 +91,12 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     errint_t rc = p->waiter.error;
     if (rc == -ENOMEM) {
         efs_count(&fs->stats, reads_past, 1);
-        part_read_uncached(p);
+        efs_uncached_read(fs, &p->span);
         return;
     }
     if (rc == 0) {
-        rc = efs_extent_decode(fs, p->waiter.extent, p->object, p->begin, p->bytes, p->dst, false, scratch);
+        rc = efs_extent_decode(fs, p->span.extent, p->span.object, p->span.begin, p->span.bytes, p->span.dst, false,
+                               scratch);
         efs_extent_put(fs, &p->waiter);
     }
     part_end(p, rc);
@@ -147,28 +111,7 @@ static void parts_free(struct parts *parts)
     parts->head = NULL;
 }
 
-static void parts_add(struct parts *parts, struct part *p)
-{
-    p->next = NULL;
-    *parts->tail = p;
-    parts->tail = &p->next;
-}
-
 /* ---- splitting a read into parts; without lock ---- */
-
-/* Sets is_tail, is_head, and may_be_partial if the part is in the first, or at the end in the last, 1/PARTIAL_SHARE of
- * an expert's extent, and the request has at least AROUND_BYTES. */
-static void part_detect_partial(struct part *p, uint64_t extent_end)
-{
-    const struct read *r = p->read;
-    uint32_t extent = p->waiter.extent;
-    uint64_t extent_begin = efs_extent_begin(r->fs, extent);
-    p->is_tail = p->begin + p->bytes == extent_end && p->dst + p->bytes < r->dst + r->bytes;
-    p->is_head = p->begin == extent_begin && p->dst > r->dst;
-    uint64_t most = (extent_end - extent_begin) / PARTIAL_SHARE;
-    bool is_near = p->is_tail ? p->bytes <= most : p->begin + p->bytes - extent_begin <= most;
-    p->may_be_partial = is_near && r->bytes >= AROUND_BYTES && p->group < r->fs->store->expert_count;
-}
 
 /* Extends the last part by `next` if it continues in the next object of the same shared extent, so that adjacent small
  * objects are one part. false: it does not. */
@@ -177,44 +120,43 @@ static bool part_joins(const struct parts *parts, const struct part *next)
     if (!parts->head)
         return false;
     struct part *last = EFS_CONTAINER(parts->tail, struct part, next);
-    if (last->waiter.extent != next->waiter.extent || last->next_object != next->object || next->begin != 0 ||
-        last->dst + last->bytes != next->dst)
+    if (last->span.extent != next->span.extent || last->next_object != next->span.object || next->span.begin != 0 ||
+        last->span.dst + last->span.bytes != next->span.dst)
         return false;
-    last->bytes += next->bytes;
-    last->range_bytes += next->bytes;
+    last->span.bytes += next->span.bytes;
+    last->range_bytes += next->span.bytes;
     last->next_object = next->next_object;
     return true;
 }
 
-/* Adds parts for bytes of an object, one per extent. 0, -ENOMEM. */
-static errint_t read_split(struct read *r, const struct efs_view_location *at, size_t bytes, uint8_t *dst,
-                           struct parts *parts)
+/* Adds a part for the first n bytes of a span, of which the read has `left` more. 0, -ENOMEM. */
+static errint_t read_add_part(struct read *r, const struct efs_file_span *span, size_t n, size_t left, uint8_t *dst,
+                              struct parts *parts)
 {
-    struct efs *fs = r->fs;
-    for (size_t done = 0; done < bytes;) {
-        uint64_t begin = at->object_offset + done, end;
-        uint32_t extent = efs_extent_at(fs, at->object, begin, &end);
-        size_t n = end - begin < bytes - done ? (size_t)(end - begin) : bytes - done;
-        const struct efs_disk_object *object = &fs->store->objects[at->object];
-        const struct part part = {.read = r,
-                                  .object = at->object,
-                                  .begin = begin,
-                                  .bytes = n,
-                                  .next_object = begin + n == object->bytes ? at->object + 1 : EFS_NONE,
-                                  .range_bytes = done == 0 ? bytes : 0,
-                                  .group = object->group,
-                                  .dst = dst + done,
-                                  .waiter = {.extent = extent, .job.run = part_run}};
-        done += n;
-        if (part_joins(parts, &part))
-            continue;
-        struct part *p = efs_sys_calloc(1, sizeof(*p));
-        if (!p)
-            return -ENOMEM;
-        *p = part;
-        parts_add(parts, p);
-        part_detect_partial(p, end);
-    }
+    const struct efs_disk_object *object = &r->fs->store->objects[span->at.object];
+    const uint64_t begin = span->at.object_offset;
+    bool first = !parts->head || EFS_CONTAINER(parts->tail, struct part, next)->span.object != span->at.object;
+    const struct part part = {.read = r,
+                              .span = {.object = span->at.object,
+                                       .extent = span->extent,
+                                       .begin = begin,
+                                       .bytes = n,
+                                       .dst = dst,
+                                       .may_block = r->may_block,
+                                       .done = part_read_done},
+                              .next_object = begin + n == object->bytes ? span->at.object + 1 : EFS_NONE,
+                              .range_bytes = !first                  ? 0
+                                             : span->at.bytes < left ? (size_t)span->at.bytes
+                                                                     : left,
+                              .group = object->group,
+                              .waiter.job.run = part_run};
+    if (part_joins(parts, &part))
+        return 0;
+    struct part *p = efs_sys_calloc(1, sizeof(*p));
+    if (!p)
+        return -ENOMEM;
+    *p = part;
+    EFS_QUEUE_PUSH(parts, p);
     return 0;
 }
 
@@ -237,14 +179,13 @@ static errint_t read_prepare(struct read *r, uint32_t file, uint64_t offset, uin
     struct efs *fs = r->fs;
     errint_t rc = 0;
     for (size_t at = 0; at < r->bytes && rc == 0;) {
-        struct efs_view_location seg;
-        efs_view_locate(&fs->view, file, offset + at, &seg);
-        size_t n = seg.bytes < r->bytes - at ? (size_t)seg.bytes : r->bytes - at;
-        if (seg.object != EFS_NONE) {
-            rc = read_split(r, &seg, n, dst + at, parts);
+        const struct efs_file_span span = efs_file_span(fs, file, offset + at);
+        size_t left = r->bytes - at, n = span.bytes < left ? (size_t)span.bytes : left;
+        if (span.extent != EFS_NONE) {
+            rc = read_add_part(r, &span, n, left, dst + at, parts);
         } else {
             efs_count(&fs->stats, reads_generated, 1);
-            rc = read_header(fs, seg.expert, seg.bytes, n, dst + at);
+            rc = read_header(fs, span.at.expert, span.bytes, n, dst + at);
         }
         at += n;
     }
@@ -274,16 +215,10 @@ static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t fil
         return;
     uint64_t size = efs_view_bytes(&fs->view, file);
     while (at < to && at < size) {
-        struct efs_view_location seg;
-        efs_view_locate(&fs->view, file, at, &seg);
-        uint64_t bytes = seg.bytes, end;
-        if (seg.object != EFS_NONE) {
-            uint32_t extent = efs_extent_at(fs, seg.object, seg.object_offset, &end);
-            bytes = end - seg.object_offset < bytes ? end - seg.object_offset : bytes;
-            if (!efs_extent_read_ahead_scan(fs, extent))
-                break;
-        }
-        at += bytes;
+        const struct efs_file_span span = efs_file_span(fs, file, at);
+        if (span.extent != EFS_NONE && !efs_extent_read_ahead_scan(fs, span.extent))
+            break;
+        at += span.bytes;
     }
     step->walk->ahead_until = at;
 }
@@ -294,23 +229,31 @@ static const uint8_t *range_pin(struct efs *fs, const struct part *p)
 {
     if (!fs->options.full_pool || p->group >= fs->store->expert_count)
         return NULL;
-    uint64_t at = efs_view_expert_offset(&fs->view, p->group, efs_extent(fs, p->waiter.extent)->object);
+    uint64_t at = efs_view_expert_offset(&fs->view, p->group, efs_extent(fs, p->span.extent)->object);
     const uint8_t *data = at == UINT64_MAX ? NULL : efs_full_pin(fs, p->group);
     return data ? data + at : NULL;
 }
 
-/* Whether to read the part without loading its extent. True if it is of another expert than the adjacent part of the
- * request: the kernel then probably read around bytes of that expert. A reader that continues into this expert starts a
- * later request in it. Never for a scan. */
+/* Whether to read the part without loading its extent: it is in the first, or at the end in the last, 1/PARTIAL_SHARE
+ * of an expert's extent, of another expert than the adjacent part of a request of at least AROUND_BYTES: the kernel
+ * then probably read around bytes of that expert. A reader that continues into this expert starts a later request in
+ * it. Never for a scan. */
 static bool part_is_partial(const struct part *p, const struct efs_step *step)
 {
-    if (!p->may_be_partial || step->pace == EFS_PACE_SCAN)
+    const struct read *r = p->read;
+    const struct efs_uncached *span = &p->span;
+    if (r->bytes < AROUND_BYTES || p->group >= r->fs->store->expert_count || step->pace == EFS_PACE_SCAN)
         return false;
-    if (p->is_tail)
-        return p->next && p->next->group != p->group;
-    if (p->is_head)
-        return p->read->prev_group != p->group && p->read->prev_resident;
-    return step->pace == EFS_PACE_SEQUENTIAL && p->begin - efs_extent_begin(p->read->fs, p->waiter.extent) <= p->bytes;
+    uint64_t begin = efs_extent_begin(r->fs, span->extent), end;
+    efs_extent_at(r->fs, span->object, span->begin, &end);
+    uint64_t most = (end - begin) / PARTIAL_SHARE;
+    if (span->begin + span->bytes == end && span->dst + span->bytes < r->dst + r->bytes)
+        return span->bytes <= most && p->next && p->next->group != p->group;
+    if (span->begin + span->bytes - begin > most)
+        return false;
+    if (span->begin == begin && span->dst > r->dst)
+        return r->prev_group != p->group && r->prev_resident;
+    return step->pace == EFS_PACE_SEQUENTIAL && span->begin - begin <= span->bytes;
 }
 
 /* The parts of a read, by how they are served. */
@@ -323,7 +266,7 @@ struct served {
 static bool part_is_small(const struct part *p, const struct efs_step *step)
 {
     return p->read->bytes <= EFS_SMALL_BYTES && (step->pace == EFS_PACE_RANDOM || !step->walk) &&
-           efs_small_serves(p->read->fs, p->waiter.extent, p->object, p->begin, p->bytes);
+           efs_small_serves(p->read->fs, p->span.extent, p->span.object, p->span.begin, p->span.bytes);
 }
 
 /* Requests the part. true: its extent is in memory and referenced. false: it is appended to a list of *served, or
@@ -332,17 +275,17 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
 {
     atomic_fetch_add(&p->read->remaining, 1);
     uint32_t group = p->group;
-    if (part_is_partial(p, step) && efs_extent_may_read_shard(fs, p->waiter.extent, p->begin, p->bytes)) {
+    if (part_is_partial(p, step) && efs_extent_may_read_shard(fs, p->span.extent, p->span.begin, p->span.bytes)) {
         efs_count(&fs->stats, reads_m, 1);
         efs_count(&fs->stats, reads_edge, 1);
-        parts_add(&served->direct, p);
+        EFS_QUEUE_PUSH(&served->direct, p);
         return false;
     }
     if ((p->is_small = part_is_small(p, step))) {
-        parts_add(&served->direct, p);
+        EFS_QUEUE_PUSH(&served->direct, p);
         return false;
     }
-    if (efs_extent_request(fs, p->waiter.extent, step->pace, &p->waiter)) {
+    if (efs_extent_request(fs, p->span.extent, step->pace, &p->waiter)) {
         efs_count(&fs->stats, reads_c, 1);
         return true;
     }
@@ -371,10 +314,10 @@ static void read_request(struct efs *fs, struct parts *parts, const struct efs_s
         uint32_t group = p->group;
         bool resident = true;
         if (data) {
-            p->full = data + p->begin;
-            parts_add(&served->full, p);
+            p->full = data + p->span.begin;
+            EFS_QUEUE_PUSH(&served->full, p);
         } else if (part_request(fs, p, step, served)) {
-            parts_add(&served->ready, p);
+            EFS_QUEUE_PUSH(&served->ready, p);
         } else {
             resident = false;
         }
@@ -388,7 +331,7 @@ static void read_request(struct efs *fs, struct parts *parts, const struct efs_s
 static void read_copy(struct efs *fs, struct parts *full)
 {
     for (struct part *p = full->head; p; p = p->next)
-        memcpy(p->dst, p->full, p->bytes);
+        memcpy(p->span.dst, p->full, p->span.bytes);
     efs_lock(fs);
     for (struct part *p = full->head; p; p = p->next)
         if (p->pinned)
@@ -401,7 +344,7 @@ static void read_run(struct parts *ready)
 {
     for (struct part *p = ready->head, *next; p; p = next) {
         next = p->next;
-        if (efs_extent_decodes_inline(p->read->fs, p->waiter.extent))
+        if (efs_extent_decodes_inline(p->read->fs, p->span.extent))
             part_run(&p->waiter.job, NULL);
         else
             efs_workers_push(p->read->fs->workers, &p->waiter.job);
@@ -439,14 +382,10 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     efs_in_flight_begin(fs);
     struct parts parts = {NULL, &parts.head};
     struct served served = {{NULL, &served.ready.head}, {NULL, &served.full.head}, {NULL, &served.direct.head}};
-    struct efs_view_location first;
-    efs_view_locate(&fs->view, file, offset, &first);
-    uint32_t group = first.object == EFS_NONE ? EFS_NONE : fs->store->objects[first.object].group;
-    errint_t rc = read_prepare(r, file, offset, dst, &parts);
-    if (rc < 0) {
-        r->error = rc;
+    r->error = read_prepare(r, file, offset, dst, &parts);
+    if (r->error < 0)
         parts_free(&parts);
-    }
+    uint32_t group = parts.head && parts.head->span.dst == dst ? parts.head->group : EFS_NONE;
     efs_lock(fs);
     efs_whole_note(fs, file, len);
     struct efs_step step = read_classify(fs, stream, file, offset, len, group);
@@ -457,7 +396,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         read_copy(fs, &served.full);
     for (struct part *p = served.direct.head, *next; p; p = next) {
         next = p->next;
-        (p->is_small ? part_read_small : part_read_uncached)(p);
+        (p->is_small ? efs_small_read : efs_uncached_read)(fs, &p->span);
     }
     read_run(&served.ready);
     read_end(r);
@@ -465,16 +404,13 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
 
 bool efs_file_reads_pages(struct efs *fs, uint32_t file, uint64_t offset)
 {
-    struct efs_view_location at;
-    uint64_t end;
     if (!fs->small || offset >= efs_view_bytes(&fs->view, file))
         return false;
-    efs_view_locate(&fs->view, file, offset, &at);
-    if (at.object == EFS_NONE)
+    const struct efs_file_span span = efs_file_span(fs, file, offset);
+    if (span.extent == EFS_NONE)
         return false;
-    uint32_t extent = efs_extent_at(fs, at.object, at.object_offset, &end);
     efs_lock(fs);
-    bool serves = efs_small_serves(fs, extent, at.object, at.object_offset, 1);
+    bool serves = efs_small_serves(fs, span.extent, span.at.object, span.at.object_offset, 1);
     efs_unlock(fs);
     return serves;
 }

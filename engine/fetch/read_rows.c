@@ -4,7 +4,7 @@
  * takes the lock twice and wakes the I/O thread once; a read of its own for each row (small.c) takes some ten
  * microseconds of wake-ups more.
  */
-#include "extent.h"
+#include "fetch.h"
 #include "fragment.h"
 
 #include "container.h"
@@ -49,17 +49,16 @@ static struct efs_fragment_key key_of(const struct row *row, uint32_t page)
 /* -EINVAL: the bytes are not within one tensor outside experts. */
 static errint_t row_locate(const struct efs *fs, uint32_t file, uint64_t offset, size_t bytes, struct row *row)
 {
-    struct efs_view_location at;
-    uint64_t end;
     if (offset >= efs_view_bytes(&fs->view, file))
         return -EINVAL;
-    efs_view_locate(&fs->view, file, offset, &at);
+    const struct efs_file_span span = efs_file_span(fs, file, offset);
+    const struct efs_view_location at = span.at;
     if (at.object == EFS_NONE || bytes > at.bytes || fs->store->objects[at.object].group < fs->store->expert_count)
         return -EINVAL;
     const uint64_t shard_bytes = fs->store->sb.shard_elements; /* elements of a plain store are bytes */
     row->object = at.object;
     row->shard = fs->store->objects[at.object].shard_first + (uint32_t)(at.object_offset / shard_bytes);
-    row->extent = efs_extent_at(fs, at.object, at.object_offset, &end);
+    row->extent = span.extent;
     const uint64_t address = fs->store->shards[row->shard].sm_offset + at.object_offset % shard_bytes;
     row->first = address / EFS_ALIGN;
     row->skip = (uint32_t)(address % EFS_ALIGN);

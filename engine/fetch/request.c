@@ -1,157 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.c - the life of a request after it was started (request_begin.c): experts are loaded, reported and dropped.
- * base/request.h has what it shares with other kinds of requests.
+ * request.c - requests of a layer's experts (ZipMoE 3.3): as leases on full ones, or as references on their chunks. A
+ * request is allocated as a whole before the cache state counts it: from then on, beginning it cannot fail. Also its
+ * calls in expertfs.h; base/request.h has what it shares with other kinds of requests.
  */
 #include "fetch.h"
 
 #include "cache.h"
-#include "container.h"
+#include "deadline.h"
+#include "plan_thread.h"
 #include "sys.h"
 
-#include <stdlib.h>
+#include <errno.h>
 
+#define PRELOAD_SHARE 4     /* a preload loads experts full up to 1/4 of the budget, the rest coded */
 #define DROPPED_AT_ONCE 64u /* in one critical section */
-
-/* ---- programs ---- */
-
-struct efs_holder *efs_holder_new(void)
-{
-    struct efs_holder *holder = efs_sys_calloc(1, sizeof(*holder));
-    if (holder)
-        holder->refs = 1;
-    return holder;
-}
-
-void efs_holder_unref(struct efs_holder *holder)
-{
-    if (holder && atomic_fetch_sub(&holder->refs, 1) == 1)
-        free(holder);
-}
-
-/* ---- the life of an item ---- */
-
-void efs_request_unref(struct efs_request *request)
-{
-    pthread_mutex_lock(&request->lock);
-    bool last = --request->refs == 0;
-    pthread_mutex_unlock(&request->lock);
-    if (!last)
-        return;
-    for (uint32_t i = 0; i < request->base.count; i++) {
-        efs_item_free_load(&request->items[i]);
-        efs_item_free_tensors(&request->items[i]);
-    }
-    efs_holder_unref(request->holder);
-    pthread_cond_destroy(&request->changed);
-    pthread_mutex_destroy(&request->lock);
-    efs_client_request_free(&request->base);
-}
-
-bool efs_preload_begin(struct efs *fs, uint32_t expert, enum efs_form form)
-{
-    const uint8_t bit = (uint8_t)(1u << form);
-    return !(atomic_fetch_or(&fs->leases->preloading[expert], bit) & bit);
-}
-
-void efs_preload_end(struct efs *fs, uint32_t expert, enum efs_form form)
-{
-    atomic_fetch_and(&fs->leases->preloading[expert], (uint8_t) ~(1u << form));
-}
-
-/* Releases an item that was READY or has just completed: its lease, or its references on extents. With efs.lock held.
- * *fd: see efs_full_release(). */
-static void item_release_locked(struct efs_request_item *item, struct efs_lease *lease, int *fd)
-{
-    struct efs *fs = item->request->fs;
-    efs_item_unhold(fs, item);
-    if (lease)
-        efs_full_release(fs, item->expert, fd);
-    else
-        efs_item_unpin(fs, item);
-    efs_cache_release(fs, item->expert);
-}
-
-static void item_release(struct efs_request_item *item, struct efs_lease *lease)
-{
-    int fd = -1;
-    efs_lock(item->request->fs);
-    item_release_locked(item, lease, &fd);
-    efs_unlock(item->request->fs);
-    if (fd >= 0)
-        efs_sys_close(fd);
-    if (!lease)
-        efs_item_free_load(item);
-}
-
-static void item_set(struct efs_request_item *item, enum efs_item_state state, errint_t error)
-{
-    pthread_mutex_lock(&item->request->lock);
-    efs_client_item_set(&item->request->base, &item->base, state, error);
-    pthread_mutex_unlock(&item->request->lock);
-}
-
-/* Reports an item of another process: READY, then held until efs_client_drop(), or FAILED. */
-static void item_export(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
-{
-    struct efs_request *request = item->request;
-    item->lease = lease;
-    item_set(item, error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY, error);
-    request->arrived(item->arg, error, error < 0 ? NULL : &request->base, (uint32_t)(item - request->items));
-    if (error < 0)
-        efs_request_unref(request);
-}
-
-/* Completes an item: READY, or FAILED with this error; it then holds nothing. */
-static void item_done(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
-{
-    struct efs_request *request = item->request;
-    if (error < 0 || lease)
-        efs_item_free_load(item);
-    if (request->arrived && !item->preload) {
-        item_export(item, error, lease);
-        return;
-    }
-    pthread_mutex_lock(&request->lock);
-    bool loading = item->base.state == EFS_ITEM_LOADING, wanted = loading && !item->preload;
-    item->lease = wanted ? lease : NULL;
-    if (loading)
-        efs_client_item_set(&request->base, &item->base,
-                            error < 0 ? EFS_ITEM_FAILED
-                            : wanted  ? EFS_ITEM_READY
-                                      : EFS_ITEM_DROPPED,
-                            error);
-    pthread_mutex_unlock(&request->lock);
-    if (error == 0 && !wanted)
-        item_release(item, lease);
-    if (item->preload)
-        efs_preload_end(request->fs, item->expert, item->form);
-    efs_request_unref(request);
-}
-
-void efs_item_answer(struct efs *fs, struct efs_task *task)
-{
-    struct efs_request_item *item = EFS_CONTAINER(task, struct efs_request_item, task);
-    bool full = item->form == EFS_FORM_FULL;
-    errint_t error = item->load_error;
-    efs_count(&fs->stats, lease_errors, full && error < 0);
-    efs_count(&fs->stats, coded_errors, !full && error < 0);
-    item_done(item, error, full && error == 0 ? &fs->leases->handles[item->expert] : NULL);
-    efs_in_flight_end(fs);
-}
-
-void efs_item_coded_loaded(struct efs_request_item *item)
-{
-    struct efs *fs = item->request->fs;
-    errint_t error = item->load_error;
-    efs_count(&fs->stats, coded_errors, error < 0);
-    efs_count(&fs->stats, coded_m, error == 0 && item->from_disk);
-    efs_count(&fs->stats, coded_c, error == 0 && !item->from_disk);
-    if (error < 0)
-        item_release(item, NULL);
-    item_done(item, error, NULL);
-    efs_in_flight_end(fs);
-}
+#define LOOK_MOST 32        /* experts that are looked at for mappings before memory is refused: some 300 us */
 
 /* ---- the calls of expertfs.h ---- */
 
@@ -163,11 +27,6 @@ static errint_t request_tensors(struct efs_client_request *of, uint32_t index, c
     *tensors = item->tensors;
     *count = item->tensor_count;
     return rc;
-}
-
-static bool item_was_loading(const struct efs_request_item *item, const void *request)
-{
-    return item->request == request && item->was_loading;
 }
 
 /* Drops at most DROPPED_AT_ONCE items; those that are being loaded are released when they complete. */
@@ -187,22 +46,18 @@ static void request_drop_some(struct efs_request *request, uint32_t first, uint3
     pthread_mutex_unlock(&request->lock);
     efs_lock(fs);
     if (loading)
-        efs_admission_cancel(fs, item_was_loading, request);
+        efs_admission_cancel(fs, request, NULL);
     for (uint32_t i = first; i < end; i++) {
         fd[i - first] = -1;
-        efs_item_unhold(fs, &request->items[i]);
+        efs_item_set_held(fs, &request->items[i], false);
         if (was_ready[i - first])
-            item_release_locked(&request->items[i], request->items[i].lease, &fd[i - first]);
+            efs_item_release(&request->items[i], &fd[i - first]);
     }
     efs_unlock(fs);
     for (uint32_t i = first; i < end; i++) {
         if (fd[i - first] >= 0)
             efs_sys_close(fd[i - first]);
-        if (!was_ready[i - first])
-            continue;
-        efs_item_free_load(&request->items[i]);
-        request->items[i].lease = NULL;
-        if (request->arrived)
+        if (was_ready[i - first] && request->arrived)
             efs_request_unref(request);
     }
 }
@@ -218,32 +73,156 @@ static void request_free(struct efs_client_request *of)
     efs_request_unref(efs_request_of(of));
 }
 
-const struct efs_request_ops efs_request_ops = {.tensors = request_tensors, .drop = request_drop, .free = request_free};
-
-struct cancelled_args {
-    efs_cancelled_fn *cancelled;
-};
-
-static bool item_arg_is_cancelled(const struct efs_request_item *item, const void *arg)
-{
-    const struct cancelled_args *by = arg;
-    return item->request->arrived && item->request->use != EFS_MEMFILE_EXPORTED && item->arg &&
-           by->cancelled(item->arg);
-}
-
-void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
-{
-    const struct cancelled_args by = {cancelled};
-    efs_lock(fs);
-    efs_admission_cancel(fs, item_arg_is_cancelled, &by);
-    efs_unlock(fs);
-}
+static const struct efs_request_ops request_ops = {
+    .tensors = request_tensors, .drop = request_drop, .free = request_free};
 
 void efs_request_detach(struct efs_client_request *request, uint32_t index)
 {
-    struct efs_request_item *item = &efs_request_of(request)->items[index];
-    efs_item_free_load(item);
-    item->lease = NULL;
-    item_set(item, EFS_ITEM_DROPPED, 0);
+    efs_item_set(&efs_request_of(request)->items[index], EFS_ITEM_DROPPED, 0);
     request_free(request);
+}
+
+static errint_t request_check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
+                              struct efs_error *err)
+{
+    if (form == EFS_FORM_FULL && !fs->options.full_pool)
+        return efs_fail(err, -EINVAL, "full experts need the full pool, which is off");
+    errint_t rc = efs_request_check(needs, count, efs_cache(fs)->width, err);
+    for (uint32_t i = 0; i < count && rc == 0; i++) {
+        if (needs[i].expert >= fs->store->expert_count)
+            return efs_fail(err, -EINVAL, "there is no expert %u", needs[i].expert);
+        if (efs_cache(fs)->expert[needs[i].expert].layer != efs_cache(fs)->expert[needs[0].expert].layer)
+            return efs_fail(err, -EINVAL, "experts %u and %u are of two layers", needs[0].expert, needs[i].expert);
+    }
+    return rc;
+}
+
+/* ---- the beginning ---- */
+
+/* NULL: no memory. */
+static struct efs_request *request_new(struct efs *fs, const struct efs_need *needs, uint32_t count,
+                                       const struct efs_request_how *how)
+{
+    size_t bytes = sizeof(struct efs_request) + count * sizeof(struct efs_request_item);
+    for (uint32_t i = 0; i < count; i++)
+        bytes += efs_expert_load_bytes(fs, needs[i].expert);
+    struct efs_request *request = efs_sys_calloc(1, bytes);
+    if (!request)
+        return NULL;
+    efs_client_request_init(&request->base, &request_ops, &request->lock, &request->changed, count,
+                            offsetof(struct efs_request, items), sizeof(request->items[0]));
+    request->base.owner = &fs->owner;
+    request->fs = fs;
+    request->arrived = how->arrived;
+    request->oversize_fn = how->oversize;
+    request->holder = how->holder;
+    if (request->holder)
+        atomic_fetch_add(&request->holder->refs, 1);
+    request->together = !how->preload && !how->opened;
+    request->use = !how->arrived ? EFS_MEMFILE_PRIVATE : how->opened ? EFS_MEMFILE_EXPORTED : EFS_MEMFILE_WINDOW;
+    request->refs = count + 1;
+    efs_cond_init(&request->changed);
+    pthread_mutex_init(&request->lock, NULL);
+    for (uint32_t i = 0; i < count; i++)
+        request->items[i] = (struct efs_request_item){.request = request,
+                                                      .expert = needs[i].expert,
+                                                      .arg = how->arrived ? how->args[i] : NULL,
+                                                      .preload = how->preload || (how->arrived && !how->args[i])};
+    efs_request_add_parts(request);
+    return request;
+}
+
+/* Lock held. Chooses the form of each item. A preload is full up to 1/PRELOAD_SHARE of the budget, the rest is coded.
+ * EFS_FORM_ANY is full if the expert is READY or FILLING. */
+static void request_choose_forms(const struct efs *fs, struct efs_request *request, const struct efs_request_how *how)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < request->base.count; i++) {
+        struct efs_request_item *item = &request->items[i];
+        bytes += efs_memfile_bytes(fs, item->expert);
+        bool full = how->preload                ? bytes <= fs->account.budget_bytes / PRELOAD_SHARE
+                    : how->form == EFS_FORM_ANY ? efs_full_of(fs, item->expert)->state != EFS_FULL_NONE
+                                                : how->form == EFS_FORM_FULL;
+        item->form = full && fs->options.full_pool ? EFS_FORM_FULL : EFS_FORM_CODED;
+    }
+}
+
+/* Lock held, and released meanwhile. Looks which mapped experts were unmapped: those that are requested for a window,
+ * and others if memory is short. */
+static void request_look(struct efs *fs, const struct efs_request *request)
+{
+    uint64_t need = 0;
+    for (uint32_t i = 0; efs_full_pool(fs)->mapped_count && i < request->base.count; i++) {
+        const struct efs_request_item *item = &request->items[i];
+        if (item->form != EFS_FORM_FULL)
+            continue;
+        if (request->use == EFS_MEMFILE_WINDOW)
+            efs_full_look(fs, item->expert);
+        need += efs_full_missing_bytes(fs, item->expert);
+    }
+    if (!efs_full_is_short(fs, need))
+        return;
+    efs_unlock(fs);
+    efs_full_sample(fs, LOOK_MOST);
+    efs_lock(fs);
+}
+
+/* Lock held. A preload of an expert that is being loaded without a holder already is DROPPED: it must not be loaded
+ * again, which bounds the queue. */
+static void item_begin(struct efs *fs, struct efs_request_item *item)
+{
+    const uint8_t bit = (uint8_t)(1u << item->form);
+    if (item->preload && atomic_fetch_or(&fs->leases->at[item->expert].preloading, bit) & bit) {
+        efs_client_item_set(&item->request->base, &item->base, EFS_ITEM_DROPPED, 0);
+        item->request->refs--;
+        efs_cache_release(fs, item->expert);
+        return;
+    }
+    bool full = item->form == EFS_FORM_FULL;
+    efs_count(&fs->stats, leases, full);
+    efs_count(&fs->stats, coded, !full);
+    if (full && item->request->arrived)
+        fs->leases->last_use = item->request->use;
+    efs_in_flight_begin(fs);
+}
+
+static void request_begin(struct efs *fs, struct efs_request *request, const struct efs_need *needs,
+                          const struct efs_request_how *how)
+{
+    enum efs_use_kind kind = how->preload ? EFS_USE_AHEAD : how->opened ? EFS_USE_OPENED : EFS_USE_NAMED;
+    bool full_waits = false;
+    efs_lock(fs);
+    request_choose_forms(fs, request, how); /* of the state before the policy places the experts */
+    request_look(fs, request);
+    efs_use_experts(fs, needs, request->base.count, kind);
+    for (uint32_t i = 0; i < request->base.count; i++)
+        item_begin(fs, &request->items[i]);
+    efs_admission_enqueue(fs, request);
+    for (uint32_t i = 0; i < request->base.count; i++) {
+        const struct efs_request_item *item = &request->items[i];
+        efs_count(&fs->stats, lease_waits, item->waiting && item->form == EFS_FORM_FULL);
+        efs_count(&fs->stats, coded_waits, item->waiting && item->form == EFS_FORM_CODED);
+        full_waits |= item->waiting && item->form == EFS_FORM_FULL;
+    }
+    if (full_waits)
+        efs_plan_thread_kick(fs);
+    efs_unlock(fs);
+}
+
+errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
+                            const struct efs_request_how *how, struct efs_client_request **out, struct efs_error *err)
+{
+    *out = NULL;
+    errint_t rc = request_check(fs, needs, count, how->preload ? EFS_FORM_CODED : how->form, err);
+    if (rc < 0)
+        return rc;
+    struct efs_request *request = request_new(fs, needs, count, how);
+    if (!request)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    request_begin(fs, request, needs, how);
+    if (how->preload || how->arrived)
+        efs_request_unref(request);
+    else
+        *out = &request->base;
+    return 0;
 }

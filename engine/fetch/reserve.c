@@ -8,49 +8,23 @@
 
 #include "budget.h"
 #include "cache.h"
-#include "whole.h"
 
 #include <errno.h>
 
 /* ---- coded ---- */
 
-/* The first item of an expert charges its bytes. */
-static void coded_pin(struct efs *fs, const struct efs_request_item *item)
-{
-    if (fs->leases->coded_pins[item->expert]++ == 0) {
-        efs_account_charge(&fs->account, EFS_ACCOUNT_CODED_PINNED, item->bytes);
-        fs->coded_pinned++;
-    }
-}
-
-static void coded_unpin(struct efs *fs, const struct efs_request_item *item)
-{
-    if (--fs->leases->coded_pins[item->expert] == 0) {
-        efs_account_release(&fs->account, EFS_ACCOUNT_CODED_PINNED, item->bytes);
-        fs->coded_pinned--;
-    }
-}
-
-void efs_item_unpin(struct efs *fs, struct efs_request_item *item)
-{
-    for (uint32_t i = 0; i < item->part_count; i++)
-        if (item->parts[i].waiter.error == 0)
-            efs_extent_unref(fs, &item->parts[i].waiter, false);
-    coded_unpin(fs, item);
-    efs_retry(fs, EFS_RETRY_ADMIT);
-}
-
 static void coded_unreserve(struct efs *fs, struct efs_request_item *item)
 {
     for (uint32_t i = 0; i < item->part_count; i++)
         efs_extent_unreserve(fs, &item->parts[i].waiter);
-    coded_unpin(fs, item);
+    efs_item_coded_unpin(fs, item);
 }
 
 static errint_t coded_reserve(struct efs *fs, struct efs_request_item *item)
 {
-    coded_pin(fs, item); /* before its blocks: the chunk pool may grow for pinned experts */
+    efs_item_coded_pin(fs, item); /* before its blocks: the chunk pool may grow for pinned experts */
     for (uint32_t i = 0; i < item->part_count; i++) {
+        item->parts[i].waiter.long_term = true;
         errint_t rc = efs_extent_reserve(fs, item->parts[i].waiter.extent, &item->parts[i].waiter);
         if (rc < 0) {
             coded_unreserve(fs, item);
@@ -125,54 +99,9 @@ static uint64_t coded_added_bytes(const struct efs *fs, const struct efs_request
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (items[i].waiting && items[i].form == EFS_FORM_CODED && !fs->leases->coded_pins[items[i].expert])
-            bytes += items[i].bytes;
+        if (items[i].waiting && items[i].form == EFS_FORM_CODED && !fs->leases->at[items[i].expert].coded_pins)
+            bytes += efs_item_bytes(fs, &items[i]);
     return bytes;
-}
-
-bool efs_items_are_pinned(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        const struct efs_full *f = efs_full_of(fs, items[i].expert);
-        bool full = f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && f->leases);
-        if (items[i].waiting && (items[i].form == EFS_FORM_CODED ? !fs->leases->coded_pins[items[i].expert] : !full))
-            return false;
-    }
-    return true;
-}
-
-/* Whether experts of these sizes can be in memory at once if nothing else is pinned. */
-static bool bytes_fit(const struct efs *fs, uint64_t coded, uint64_t full)
-{
-    uint64_t chunks = fs->account.floor_segments * fs->arena.segment_bytes;
-    if (coded > chunks)
-        chunks = coded;
-    return coded <= efs_budget_coded(fs) &&
-           (full == 0 ||
-            efs_account_fixed(&fs->account) + fs->whole->opened_bytes + chunks + full <= fs->account.budget_bytes);
-}
-
-uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *item)
-{
-    return item->form == EFS_FORM_CODED ? item->bytes : efs_memfile_bytes(fs, item->expert);
-}
-
-bool efs_items_are_oversize(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
-{
-    uint64_t bytes[2] = {0, 0};
-    uint32_t waiting = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        waiting += items[i].waiting;
-        if (items[i].waiting)
-            bytes[items[i].form == EFS_FORM_CODED] += efs_item_bytes(fs, &items[i]);
-    }
-    return waiting > 1 && !bytes_fit(fs, bytes[1], bytes[0]);
-}
-
-bool efs_item_fits_beside(const struct efs *fs, const struct efs_request_item *item, uint64_t coded, uint64_t full)
-{
-    *(item->form == EFS_FORM_CODED ? &coded : &full) += efs_item_bytes(fs, item);
-    return bytes_fit(fs, coded, full);
 }
 
 static void items_unreserve(struct efs *fs, struct efs_request_item *items, uint32_t count)
@@ -220,32 +149,10 @@ errint_t efs_items_reserve(struct efs *fs, struct efs_request_item *items, uint3
     return rc;
 }
 
-static void held_add(struct efs_held *held, const struct efs_request_item *item, uint64_t bytes)
-{
-    *(item->form == EFS_FORM_CODED ? &held->coded_bytes : &held->full_bytes) += bytes;
-}
-
-/* Counts the item, or ends that. */
-static void item_set_held(const struct efs *fs, struct efs_request_item *item, bool held)
-{
-    uint64_t bytes = efs_item_bytes(fs, item);
-    if (item->held == held)
-        return;
-    item->held = held;
-    held_add(&item->request->held, item, held ? bytes : -bytes);
-    if (item->request->holder)
-        held_add(&item->request->holder->held, item, held ? bytes : -bytes);
-}
-
-void efs_item_unhold(const struct efs *fs, struct efs_request_item *item)
-{
-    item_set_held(fs, item, false);
-}
-
 static void item_commit(struct efs *fs, struct efs_request_item *item)
 {
     item->waiting = false;
-    item_set_held(fs, item, item->request->together && !item->preload);
+    efs_item_set_held(fs, item, item->request->together && !item->preload);
     if (item->got == EFS_GOT_LEASE) {
         efs_count(&fs->stats, leases_f, 1);
         efs_item_defer_answer(fs, item, 0);
@@ -253,11 +160,11 @@ static void item_commit(struct efs *fs, struct efs_request_item *item)
         item->next_waiter = efs_full_add_waiter(fs, item->expert, item, false);
     } else {
         if (item->got == EFS_GOT_MEMFILE) {
-            item->fresh = !item->memfile || !item->memfile->populated;
-            item->next_waiter = efs_full_add_waiter(fs, item->expert, item, item->fresh);
+            bool fresh = !item->memfile || !item->memfile->populated;
+            item->next_waiter = efs_full_add_waiter(fs, item->expert, item, fresh);
         }
         efs_item_request_parts(item);
-        efs_defer_task(fs, &item->task, item->ops->start);
+        efs_defer_task(fs, &item->task, efs_item_start);
     }
 }
 

@@ -1,14 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* routing.c - checks the chosen or predicted experts that a caller reports, and passes them to prefetch/. */
+/* routing.c - finds experts by stack, layer and number in the layer; checks the chosen or predicted experts that a
+ * caller reports, and passes them to prefetch/. */
 #include "expertfs-private.h"
 
 #include "cache.h"
 #include "prefetcher.h"
-#include "sys.h"
 
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
+
+/* The experts of a layer: numbers [first, end) in the store. */
+struct span {
+    uint32_t first, end;
+};
+
+static bool span_find(const struct efs *fs, const char *stack, uint32_t layer, struct span *span)
+{
+    const struct efs_store *store = fs->store;
+    size_t stack_bytes = strlen(stack);
+    for (uint32_t l = 0; l < efs_cache(fs)->layers; l++) {
+        const struct efs_disk_group *g = &store->groups[efs_cache(fs)->layer_first[l]];
+        if (g->layer == layer && g->stack_bytes == stack_bytes &&
+            memcmp(store->strings + g->stack_offset, stack, stack_bytes) == 0) {
+            *span = (struct span){efs_cache(fs)->layer_first[l], efs_cache(fs)->layer_first[l + 1]};
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Binary search by number in the layer. Returns the number in the store; UINT32_MAX: none. */
+static uint32_t span_expert(const struct efs *fs, struct span span, uint32_t number)
+{
+    while (span.first < span.end) {
+        uint32_t middle = span.first + (span.end - span.first) / 2, at = fs->store->groups[middle].expert;
+        if (at == number)
+            return middle;
+        if (at < number)
+            span.first = middle + 1;
+        else
+            span.end = middle;
+    }
+    return UINT32_MAX;
+}
+
+errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t layer, struct efs_need *needs,
+                          uint32_t count, struct efs_error *err)
+{
+    struct span span;
+    if (!span_find(fs, stack, layer, &span))
+        return efs_fail(err, -ENOENT, "there is no layer experts/%.31s%sL%02u", stack, *stack ? "-" : "", layer);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t found = span_expert(fs, span, needs[i].expert);
+        if (found == UINT32_MAX)
+            return efs_fail(err, -ENOENT, "layer %.31s%sL%02u has no expert %u", stack, *stack ? "-" : "", layer,
+                            needs[i].expert);
+        needs[i].expert = found;
+    }
+    return 0;
+}
+
+/* ---- routing ---- */
 
 #define SCORE_MOST 1e6F
 #define STATE_MOST 1e6F
@@ -45,10 +98,10 @@ errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *t
     *to = *from;
     if (!to->stack)
         to->stack = "";
-    if (hint)
+    if (hint) {
         to->state = NULL;
-    if (hint)
         to->state_width = 0;
+    }
     errint_t rc = routing_check_experts(to, hint, err);
     return rc < 0 ? rc : routing_check_state(to, err);
 }

@@ -1,6 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* small.c - see small.h. */
-#include "small.h"
+/*
+ * small.c - small reads: a read of at most EFS_SMALL_BYTES of an object with page checksums (store/checks.h) takes only
+ * the pages that it needs, from fragments (cache/fragment.h) or from the store. So does a read of a plain store, of
+ * objects outside experts from EFS_SMALL_READS_BYTES on: their pages have no checksums, and are not compared.
+ *
+ * The pages are gathered in a *slot*. The slots are allocated when the store is opened; a slot is held for at most two
+ * reads of the disk and a decode of each shard in turn, so a wait for one depends on the disk and the workers only.
+ *
+ * A read that does not get good pages this way is made by efs_uncached_read(), which reports why, or succeeds.
+ */
+#include "fetch.h"
 
 #include "checks.h"
 #include "container.h"
@@ -26,7 +35,7 @@ struct slot_page {
 struct slot {
     struct efs_slot slot; /* first */
     struct efs *fs;
-    struct efs_small *read;
+    struct efs_uncached *read;
     struct efs_job job;
     struct efs_direct direct;
     size_t done; /* bytes of the read that are decoded */
@@ -233,7 +242,7 @@ static size_t head_bytes(const struct slot *slot)
 static bool piece_begin(struct slot *slot)
 {
     const struct efs_store *store = slot->fs->store;
-    const struct efs_small *read = slot->read;
+    const struct efs_uncached *read = slot->read;
     const struct efs_disk_object *o = &store->objects[read->object];
     const size_t width = efs_format_bytes(format_of(slot));
     const uint64_t at = read->begin + slot->done, shard_bytes = (uint64_t)store->sb.shard_elements * width;
@@ -289,8 +298,6 @@ static bool decode_elements(const struct slot *slot, size_t first, size_t count,
     const struct efs_disk_shard *s = shard_of(slot);
     const struct efs_cascade_range *all = &slot->range;
     struct efs_cascade_range range;
-    if (count == 0)
-        return true;
     if (!locate(slot, first, count, &range))
         return false;
     const uint8_t *code = page_memory(slot, slot->code) + (s->e_offset + all->code_begin) % EFS_ALIGN;
@@ -305,27 +312,20 @@ static bool decode(struct slot *slot)
 {
     const size_t width = efs_format_bytes(format_of(slot));
     uint8_t *dst = slot->read->dst + slot->done, one[8];
-    size_t first = slot->first, bytes = slot->bytes;
+    size_t at = slot->first, skip = slot->skip;
     if (shard_of(slot)->codec == EFS_CODEC_NONE) {
-        memcpy(dst, page_memory(slot, slot->sm) + (shard_of(slot)->sm_offset + first) % EFS_ALIGN, bytes);
+        memcpy(dst, page_memory(slot, slot->sm) + (shard_of(slot)->sm_offset + at) % EFS_ALIGN, slot->bytes);
         return true;
     }
-    if (slot->skip > 0) {
-        size_t n = width - slot->skip < bytes ? width - slot->skip : bytes;
-        if (!decode_elements(slot, first++, 1, one))
+    for (size_t left = slot->bytes, n; left > 0; left -= n, dst += n, skip = 0) {
+        const size_t whole = skip == 0 ? left / width : 0; /* elements; 0: a part of one */
+        if (!decode_elements(slot, at, whole ? whole : 1, whole ? dst : one))
             return false;
-        memcpy(dst, one + slot->skip, n);
-        dst += n;
-        bytes -= n;
+        n = whole ? whole * width : width - skip < left ? width - skip : left;
+        if (!whole)
+            memcpy(dst, one + skip, n);
+        at += whole ? whole : 1;
     }
-    size_t whole = bytes / width;
-    if (!decode_elements(slot, first, whole, dst))
-        return false;
-    if (bytes % width == 0)
-        return true;
-    if (!decode_elements(slot, first + whole, 1, one))
-        return false;
-    memcpy(dst + whole * width, one, bytes % width);
     return true;
 }
 
@@ -339,7 +339,7 @@ static void slot_put(struct slot *slot)
     struct efs_slot_waiter *next = efs_slots_put(&slot->fs->small->slots, &slot->slot);
     if (!next)
         return;
-    slot->read = EFS_CONTAINER(next, struct efs_small, waiter);
+    slot->read = EFS_CONTAINER(next, struct efs_uncached, waiter);
     slot->job.run = slot_start;
     efs_workers_push(slot->fs->workers, &slot->job);
 }
@@ -347,14 +347,17 @@ static void slot_put(struct slot *slot)
 static void slot_end(struct slot *slot, bool good)
 {
     struct efs *fs = slot->fs;
-    struct efs_small *read = slot->read;
+    struct efs_uncached *read = slot->read;
     if (!good || slot->from_disk)
         efs_count(&fs->stats, reads_m, 1);
     else
         efs_count(&fs->stats, reads_c, 1);
     efs_count(&fs->stats, reads_small, good);
     slot_put(slot); /* before done(), after which the store may be closed */
-    read->done(fs, read, good ? 0 : -EAGAIN);
+    if (good)
+        read->done(fs, read, 0);
+    else
+        efs_uncached_read(fs, read);
 }
 
 static bool put_and_gather(struct slot *slot)
@@ -415,7 +418,7 @@ static void slot_start(struct efs_job *job, struct efs_codec_scratch *scratch)
     slot_begin(slot);
 }
 
-void efs_small_read(struct efs *fs, struct efs_small *read)
+void efs_small_read(struct efs *fs, struct efs_uncached *read)
 {
     struct efs_slot *free_slot = efs_slots_get(&fs->small->slots, &read->waiter);
     if (!free_slot)

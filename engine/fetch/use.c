@@ -20,12 +20,11 @@ static void uses_place(struct efs *fs, const struct efs_uses *uses)
     efs_cache_place(fs, uses);
 }
 
-void efs_use_experts(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
-                     enum efs_use_kind kind)
+void efs_use_experts(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_use_kind kind)
 {
     struct efs_uses uses;
     efs_whole_yield(fs);
-    efs_cache_request(fs, experts, tokens, count, kind, &uses);
+    efs_cache_request(fs, needs, count, kind, &uses);
     uses_place(fs, &uses);
 }
 

@@ -20,10 +20,8 @@
 #include "extent_internal.h"
 #include "fetch.h"
 #include "whole.h"
-#include "gather.h"
 #include "plain.h"
 #include "prefetcher.h"
-#include "small.h"
 #include "fragment.h"
 #include "uncached.h"
 

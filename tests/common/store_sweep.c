@@ -102,7 +102,7 @@ static void see_leases(struct efs *fs, struct seen *seen)
             rc = efs_file_info(fs, expert.file, &info);
         if (rc == 0)
             rc = lease_wait(fs, expert.file, &lease);
-        add(seen, rc, rc == 0 ? efs_hash(efs_lease_data(lease), info.bytes) : 0);
+        add(seen, rc, rc == 0 ? efs_hash(lease_data(lease), info.bytes) : 0);
         if (lease)
             efs_lease_release(lease);
     }

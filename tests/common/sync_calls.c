@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sync_calls.c - see sync_calls.h. */
 #include "sync_calls.h"
+#include "fetch.h"
 
 #include <semaphore.h>
 
@@ -46,4 +47,9 @@ errint_t lease_wait(struct efs *fs, uint32_t file, struct efs_lease **lease)
     sem_destroy(&w.done);
     *lease = w.lease;
     return w.error;
+}
+
+const void *lease_data(const struct efs_lease *lease)
+{
+    return efs_lease_memfile(lease)->data;
 }

@@ -242,7 +242,7 @@ static struct round begin_round(unsigned at, bool window)
         if (turn == 0)
             efs_lease_release(lease);
     }
-    if (!window || efs_lease_window(lease, &given) < 0) { /* no window without tmpfs */
+    if (!window || efs_lease_window(lease, false, &given) < 0) { /* no window without tmpfs */
         int fd = efs_lease_fd(lease);
         assert_true(fd >= 0);
         r.mapped = mmap(NULL, bytes[0], PROT_READ, MAP_SHARED, fd, 0);
@@ -296,7 +296,7 @@ static struct efs_lease *lease_again(struct round *r)
 {
     struct efs_lease *lease;
     assert_int_equal(lease_wait(r->fs, files[0], &lease), 0);
-    assert_memory_equal(efs_lease_data(lease), raw[0], bytes[0]);
+    assert_memory_equal(lease_data(lease), raw[0], bytes[0]);
     return lease;
 }
 
@@ -314,7 +314,7 @@ static void lease_ends_last(struct round *r)
     struct efs_lease *lease = lease_again(r);
     struct efs_client_request *other = begin_other(r->fs);
     demotion_goes_on(r->fs);
-    assert_memory_equal(efs_lease_data(lease), raw[0], bytes[0]);
+    assert_memory_equal(lease_data(lease), raw[0], bytes[0]);
     efs_lease_release(lease);
     end_other(other);
 }

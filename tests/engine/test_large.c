@@ -122,7 +122,7 @@ TEST(test_expert_files)
         assert_int_equal(expert.layer, numbers[n] / large.experts);
         uint8_t *got = fixture_expert(fs, numbers[n], &file, &file_bytes);
         assert_int_equal(lease_wait(fs, file, &lease), 0);
-        assert_memory_equal(efs_lease_data(lease), got, file_bytes);
+        assert_memory_equal(lease_data(lease), got, file_bytes);
         efs_lease_release(lease);
         for (uint32_t matrix = 0; matrix < 3; matrix++) {
             large_store_matrix(&large, expert.layer, expert.expert, matrix, want);

@@ -572,7 +572,7 @@ TEST(asked_for_what_was_cancelled)
     efs_lock(fs);
     assert_true(efs_extents_prefetch(fs, e, NULL) > 0);
     efs_extents_prefetch_cancel(fs, e);
-    efs_use_experts(fs, &e, NULL, 1, EFS_USE_NAMED);
+    efs_use_experts(fs, &(struct efs_need){e, 1}, 1, EFS_USE_NAMED);
     assert_int_equal(efs_cache_target(fs, e), EFS_POOL_C);
     efs_unlock(fs); /* only now the I/O thread sees the cancellation */
     struct efs_stats s = when_calm(fs);

@@ -213,10 +213,10 @@ static void lease_check(struct session *s, unsigned slot)
 {
     struct efs_file_info info;
     assert_int_equal(efs_file_info(s->fs, s->leased[slot], &info), 0);
-    check_view_file(s, expert_info(s, info.expert.number).expert, efs_lease_data(s->leases[slot]), info.bytes);
+    check_view_file(s, expert_info(s, info.expert.number).expert, lease_data(s->leases[slot]), info.bytes);
     unsigned char *file = whole_file(s, s->leased[slot], &info);
     if (file)
-        assert_memory_equal(efs_lease_data(s->leases[slot]), file, info.bytes);
+        assert_memory_equal(lease_data(s->leases[slot]), file, info.bytes);
     free(file);
 }
 

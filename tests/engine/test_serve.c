@@ -72,7 +72,7 @@ TEST(test_expert_files)
                 unsigned char *got = malloc(info.bytes);
                 if (full) {
                     assert_int_equal(lease_wait(fs, file, &lease), 0);
-                    memcpy(got, efs_lease_data(lease), info.bytes);
+                    memcpy(got, lease_data(lease), info.bytes);
                     struct stat st;
                     assert_int_equal(fstat(efs_lease_fd(lease), &st), 0);
                     assert_int_equal(st.st_size, info.bytes);
@@ -208,7 +208,7 @@ TEST(test_leases_are_stable)
     assert_int_equal(s.leased_experts, held);
     struct efs_lease *again;
     assert_int_equal(lease_wait(fs, first, &again), 0); /* shares the first one's memory */
-    assert_ptr_equal(efs_lease_data(again), efs_lease_data(leases[0]));
+    assert_ptr_equal(lease_data(again), lease_data(leases[0]));
     efs_lease_release(again);
     for (unsigned i = 0; i < held; i++)
         efs_lease_release(leases[i]);
@@ -520,7 +520,7 @@ TEST(test_memory_file_reuse)
     for (uint32_t i = 0; i < 96; i++) {
         struct efs_lease *lease;
         assert_int_equal(lease_wait(fs, first + i % 12, &lease), 0);
-        uint64_t inode = file_mapped_at(efs_lease_data(lease));
+        uint64_t inode = file_mapped_at(lease_data(lease));
         uint32_t at = 0;
         while (at < files && file[at] != inode)
             at++;

@@ -86,7 +86,7 @@ static void lease_one(struct efs *fs, uint32_t expert)
 {
     struct efs_lease *lease;
     assert_int_equal(lease_wait(fs, fixture_expert_info(fs, expert).file, &lease), 0);
-    assert_memory_equal(efs_lease_data(lease), want[expert], want_bytes[expert]);
+    assert_memory_equal(lease_data(lease), want[expert], want_bytes[expert]);
     efs_lease_release(lease);
 }
 
@@ -339,7 +339,7 @@ TEST(test_leases_above_budget)
     assert_int_equal(s.full_pool_bytes, s.leased_bytes);
     assert_int_equal(back, fixture_used_bytes(&s) - budget);
     for (uint32_t e = 0; e < ALL; e++) {
-        assert_memory_equal(efs_lease_data(leases[e]), want[e], want_bytes[e]);
+        assert_memory_equal(lease_data(leases[e]), want[e], want_bytes[e]);
         efs_lease_release(leases[e]);
     }
     s = fixture_drain(fs);
@@ -589,7 +589,7 @@ TEST_WITH(test_memory_pressure, NULL, machine_end)
         machine_leaves_mib(fs, (uint64_t)-40);
     s = fixture_drain(fs);
     assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + fs->arena.segment_bytes);
-    assert_memory_equal(efs_lease_data(lease), want[3], want_bytes[3]);
+    assert_memory_equal(lease_data(lease), want[3], want_bytes[3]);
     efs_lease_release(lease);
     for (uint32_t e = 0; e < ALL; e++)
         check_bytes(fs, e);

@@ -64,7 +64,7 @@ static errint_t lease_one(struct efs *fs)
     errint_t rc = lease_wait(fs, file, &lease);
     if (rc == 0) {
         uint64_t header;
-        memcpy(&header, efs_lease_data(lease), 8);
+        memcpy(&header, lease_data(lease), 8);
         assert_int_equal(header, 4096 - 8);
         efs_lease_release(lease);
     }

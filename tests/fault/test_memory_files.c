@@ -98,7 +98,7 @@ static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
         struct efs_window window = {.fd = -1};
         assert_int_equal(lease_wait(fs, file, &lease), 0);
         fds = fds ? fds : fixture_open_fds(); /* the I/O thread has set up its ring by now */
-        errint_t rc = as_window ? efs_lease_open_window(lease, &window) : 0;
+        errint_t rc = as_window ? efs_lease_window(lease, true, &window) : 0;
         int fd = as_window ? window.fd : efs_lease_fd(lease);
         experts++;
         if (rc == -EBUSY) {
@@ -114,11 +114,11 @@ static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
             memfds += memfd;
             check_reading_only(fd);
             check_bytes(fs, file, info.bytes, fd);
-            const void *data = efs_lease_data(lease);
+            const void *data = lease_data(lease);
             if (!as_window) { /* again after it was closed */
                 efs_lease_release(lease);
                 assert_int_equal(lease_wait(fs, file, &lease), 0);
-                assert_ptr_equal(efs_lease_data(lease), data);
+                assert_ptr_equal(lease_data(lease), data);
                 fd = efs_lease_fd(lease);
                 assert_true(fd >= 0);
                 check_reading_only(fd);
@@ -279,12 +279,12 @@ TEST_WITH(test_mapped, NULL, reset)
         file++;
     assert_int_equal(lease_wait(fs, file, &lease), 0);
     void *map = map_and_close(efs_lease_fd(lease));
-    const void *data = efs_lease_data(lease);
+    const void *data = lease_data(lease);
     efs_lease_release(lease);
     assert_int_equal(leased(fs), 1);
     for (unsigned turn = 0; turn < 3; turn++) { /* again, once without its descriptor */
         assert_int_equal(lease_wait(fs, file, &lease), 0);
-        assert_ptr_equal(efs_lease_data(lease), data);
+        assert_ptr_equal(lease_data(lease), data);
         assert_true(turn == 1 || efs_lease_fd(lease) >= 0);
         efs_lease_release(lease);
         assert_int_equal(leased(fs), 1);

@@ -88,7 +88,7 @@ static unsigned lease_all(struct efs *fs)
     unsigned good = 0;
     for (uint32_t e = 0; e < ALL; e++)
         if (check_error(lease_wait(fs, files[e], &leases[good])))
-            assert_memory_equal(efs_lease_data(leases[good++]), raw[e], bytes[e]);
+            assert_memory_equal(lease_data(leases[good++]), raw[e], bytes[e]);
     for (unsigned i = 0; i < good; i++)
         efs_lease_release(leases[i]);
     return good;

@@ -47,16 +47,8 @@ static uint64_t mix_all(uint64_t hash, const uint64_t *values, size_t count)
 static bool is_request(const struct heap_block *block)
 {
     const struct efs_request *r = (const void *)(block + 1);
-    return block->bytes >= sizeof(*r) && (block->bytes - sizeof(*r)) % sizeof(r->items[0]) == 0 && r->fs == world->fs &&
-           block->bytes == sizeof(*r) + r->base.count * sizeof(r->items[0]);
-}
-
-/* The load in the block, by a request that refers to it. */
-static const struct efs_load *load_in(const struct heap_block *block)
-{
-    const struct efs_load *load = (const void *)(block + 1);
-    const struct heap_block *request = block->bytes >= sizeof(*load) ? heap_block_at(load->request) : NULL;
-    return request && is_request(request) && (const void *)(request + 1) == load->request ? load : NULL;
+    return block->bytes >= sizeof(*r) && r->fs == world->fs &&
+           (const void *)r->parts == (const void *)(r->items + r->base.count);
 }
 
 static uint64_t name(const void *address);
@@ -88,13 +80,11 @@ static uint64_t name(const void *address)
     if (!block)
         return (uint64_t)(uintptr_t)address;
     uint64_t offset = (uint64_t)((const uint8_t *)address - (const uint8_t *)(block + 1));
-    if (is_request(block))
-        return MIX(3, request_name(block), offset);
-    const struct efs_load *load = load_in(block);
-    if (!load)
+    if (!is_request(block))
         return MIX(4, block->tag, offset);
-    bool is_job = (uintptr_t)address >= (uintptr_t)load->jobs; /* which run the next shard: interchangeable */
-    return MIX(5, name(load->request), is_job ? UINT64_MAX : offset);
+    const struct efs_request *r = (const void *)(block + 1);
+    bool is_job = (uintptr_t)address >= (uintptr_t)r->jobs; /* which run the next shard: interchangeable */
+    return MIX(3, request_name(block), is_job ? UINT64_MAX : offset);
 }
 
 /* The same for an element of a list, which must be allocated. */
@@ -221,30 +211,30 @@ static uint64_t cache_hash(const struct efs *fs)
 
 /* ---- requests and reads ---- */
 
-static uint64_t load_hash(const struct efs_load *load)
+static uint64_t parts_hash(const struct efs_request_item *item)
 {
-    uint64_t hash = MIX(load->refs, load->job_next);
-    for (uint32_t i = 0; i < load->part_count; i++) {
-        const struct efs_part *p = &load->parts[i];
-        hash = MIX(hash, p->next_shard, p->done_shards, p->ready, p->early, p->waiter.referenced,
-                   p->waiter.load != NULL, (uint64_t)p->waiter.error);
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < item->part_count; i++) {
+        const struct efs_part *p = &item->parts[i];
+        hash = MIX(hash, p->next_shard, p->done_shards, p->ready, p->gate, p->waiter.referenced, p->waiter.load != NULL,
+                   (uint64_t)p->waiter.error);
     }
     return hash;
 }
 
 static uint64_t request_hash(const struct efs_request *r)
 {
-    const struct efs_load *load = NULL;
     uint64_t hash = MIX(r->refs, r->base.oversize, r->in_line, r->waiting,
                         r->oversize_item ? (uint64_t)(r->oversize_item - r->items) + 1 : 0);
     for (uint32_t i = 0; i < r->base.count; i++) {
         const struct efs_request_item *item = &r->items[i];
         hash = MIX(hash, item->form, item->base.state, item->got, item->waiting, item->base.reported, item->was_full,
-                   item->fresh, (uint64_t)item->base.error, item->lease != NULL, item->remaining,
-                   (uint64_t)item->load_error, item->from_disk, item->load != NULL, item->started, item->was_loading);
-        load = item->load ? item->load : load;
+                   (uint64_t)item->base.error, item->remaining, (uint64_t)item->load_error, item->from_disk,
+                   item->was_loading);
+        if (item->remaining || item->form == EFS_FORM_CODED) /* else its parts are not used any more */
+            hash = MIX(hash, r->job_next, parts_hash(item));
     }
-    return load ? MIX(hash, load_hash(load)) : hash;
+    return hash;
 }
 
 /* Requests, and structs of reads and opens, which are private to their files. */
@@ -255,9 +245,9 @@ static uint64_t blocks_hash(const struct efs *fs)
         bool of_engine = b->tag >> 32 == 1;
         if (is_request(b))
             hash += MIX(name(b + 1), request_hash((const void *)(b + 1)));
-        else if (load_in(b) || (of_engine && (b->bytes == sizeof(struct efs_memfile) ||
-                                              b->bytes == fs->arena.segment_bytes / EFS_GRANULE / 8)))
-            continue; /* hashed with the request, by full_hash(); or the bitmap of a segment */
+        else if (of_engine &&
+                 (b->bytes == sizeof(struct efs_memfile) || b->bytes == fs->arena.segment_bytes / EFS_GRANULE / 8))
+            continue; /* hashed by full_hash(); or the bitmap of a segment */
         else
             hash += MIX(name(b + 1), words_hash(b + 1, b->bytes));
     }
@@ -332,10 +322,10 @@ static uint64_t shared_hash(const struct efs *fs)
         hash = MIX(hash, 1, (uint64_t)(uintptr_t)task->run, name(task));
     for (const struct efs_memfile *memfile = d->memfiles.head; memfile; memfile = memfile->next)
         hash = MIX(hash, 3, memfile_hash(memfile));
-    for (const struct efs_request *r = leases->queue.head; r; r = r->next_queued)
+    for (const struct efs_request *r = leases->queue.head; r; r = r->next)
         hash = MIX(hash, 4, listed(r));
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        hash = MIX(hash, leases->coded_pins[e], leases->preloading[e]);
+        hash = MIX(hash, leases->at[e].coded_pins, leases->at[e].preloading);
     return MIX(hash, leases->last_use, name(leases->open_list));
 }
 
@@ -395,7 +385,7 @@ void state_count(struct situations *s)
     s->filling += fs->full->filling_count != 0;
     s->blocking += fs->blocking_pushed;
     s->uncached += slots_hash(fs) != 0;
-    for (const struct efs_request *r = fs->leases->queue.head; r; r = r->next_queued)
+    for (const struct efs_request *r = fs->leases->queue.head; r; r = r->next)
         s->oversize += r->base.oversize;
 }
 

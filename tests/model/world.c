@@ -171,8 +171,9 @@ static void find_request(struct caller *c, uint32_t count)
 {
     for (const struct heap_block *b = heap_live(); b; b = b->next) {
         struct efs_request *request = (struct efs_request *)(uintptr_t)(b + 1);
-        if (b->tag >> 32 == ACTOR_CALLER + (uint64_t)(c - world->callers) &&
-            b->bytes == sizeof(*request) + count * sizeof(request->items[0]) && request->fs == world->fs)
+        if (b->tag >> 32 == ACTOR_CALLER + (uint64_t)(c - world->callers) && b->bytes >= sizeof(*request) &&
+            request->fs == world->fs && request->base.count == count &&
+            (const void *)request->parts == (const void *)(request->items + count))
             c->request = &request->base;
     }
 }

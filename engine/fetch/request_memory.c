@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request_windows.c - experts of a request for other processes: the window of a full expert; the windows, offsets and
- * layout of a coded one's extents. Without lock: held experts do not move.
+ * request_memory.c - where the experts of a request are in memory. For this process: tensors. For other processes: the
+ * window of a full expert; the windows, offsets and layout of a coded one's extents. Without lock: held experts do not
+ * move.
  */
 #include "fetch.h"
 
@@ -12,9 +13,100 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- tensors ---- */
+
+/* Bytes of the expert's tensors, of its shards if it is coded, and of all names, in one allocation. NULL: no memory. */
+static struct efs_tensor *tensors_new(const struct efs_request_item *item, const struct efs_expert_part *parts,
+                                      uint32_t n, struct efs_coded_shard **shards, char **names)
+{
+    const struct efs_store *store = item->request->fs->store;
+    size_t name_bytes = 0, shard_count = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct efs_disk_object *object = &store->objects[parts[i].object];
+        name_bytes += store->tensors[object->tensor].name_bytes + 1u;
+        shard_count += item->form == EFS_FORM_CODED ? object->shard_count : 0;
+    }
+    struct efs_tensor *all = efs_sys_calloc(1, (n + 1u) * sizeof(*all) + shard_count * sizeof(**shards) + name_bytes);
+    if (all) {
+        *shards = (struct efs_coded_shard *)(void *)&all[n + 1u];
+        *names = (char *)(*shards + shard_count);
+    }
+    return all;
+}
+
+static void describe_shards(const struct efs_request_item *item, struct efs_coded_shard *out)
+{
+    const struct efs *fs = item->request->fs;
+    for (uint32_t i = 0; i < item->part_count; i++) {
+        const struct efs_extent *x = efs_extent(fs, item->parts[i].waiter.extent);
+        const struct efs_disk_object *object = &fs->store->objects[x->object];
+        const struct efs_disk_shard *s = efs_extent_first_shard(fs, x);
+        for (uint32_t n = 0; n < x->shard_count; n++, s++)
+            *out++ =
+                (struct efs_coded_shard){.e = efs_extent_e(fs, x, s),
+                                         .sm = efs_extent_sm(fs, x, s),
+                                         .e_bytes = s->e_bytes,
+                                         .sm_bytes = s->sm_bytes,
+                                         .elements = efs_store_shard_elements(fs->store, object, x->shard_first + n),
+                                         .codec = s->codec};
+    }
+}
+
+errint_t efs_item_tensors(struct efs_request_item *item)
+{
+    const struct efs *fs = item->request->fs;
+    const struct efs_store *store = fs->store;
+    uint32_t n;
+    const struct efs_expert_part *parts = efs_view_expert_parts(&fs->view, item->expert, &n);
+    struct efs_coded_shard *shards;
+    char *name;
+    const bool coded = item->form == EFS_FORM_CODED;
+    const uint8_t *full = coded ? NULL : efs_full_of(fs, item->expert)->memfile->data;
+    item->tensors = tensors_new(item, parts, n, &shards, &name);
+    if (!item->tensors)
+        return -ENOMEM;
+    if (coded)
+        describe_shards(item, shards);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct efs_disk_object *object = &store->objects[parts[i].object];
+        const struct efs_disk_tensor *t = &store->tensors[object->tensor];
+        struct efs_tensor *out = &item->tensors[i];
+        size_t type_bytes;
+        bool known = !efs_store_tensor_type(store, t, &type_bytes);
+        memcpy(name, store->strings + t->name_offset, t->name_bytes);
+        *out = (struct efs_tensor){.name = name,
+                                   .dtype = known ? (enum efs_dtype)t->dtype : EFS_DTYPE_NONE,
+                                   .dims = known ? (uint32_t)t->dims - t->expert_dim : 0,
+                                   .bytes = object->bytes,
+                                   .data = full ? full + parts[i].file_offset : NULL,
+                                   .shards = coded ? shards : NULL,
+                                   .shard_count = coded ? object->shard_count : 0,
+                                   .shard_elements = store->sb.shard_elements};
+        for (uint32_t d = 0; d < out->dims; d++)
+            out->shape[d] = t->shape[d + t->expert_dim];
+        name += t->name_bytes + 1u;
+        shards += out->shard_count;
+    }
+    item->tensor_count = n;
+    return 0;
+}
+
+/* ---- windows ---- */
+
 bool efs_exports_coded(const struct efs *fs)
 {
     return fs->arena.memfiles != NULL;
+}
+
+errint_t efs_lease_window(const struct efs_lease *lease, bool open, struct efs_window *window)
+{
+    struct efs_memfile *memfile = efs_lease_memfile(lease);
+    errint_t rc = efs_memfile_make_window(efs_full_memfiles(lease->fs), memfile);
+    *window = (struct efs_window){.number = memfile->window,
+                                  .fd = rc == 0 && open ? efs_memfile_open_window(memfile) : -1,
+                                  .bytes = memfile->bytes,
+                                  .file_bytes = efs_view_expert_bytes(&lease->fs->view, lease->expert)};
+    return rc == 0 && open && window->fd < 0 ? window->fd : rc;
 }
 
 enum efs_form efs_request_form(const struct efs_client_request *request, uint32_t index)
@@ -22,12 +114,16 @@ enum efs_form efs_request_form(const struct efs_client_request *request, uint32_
     return efs_request_of(request)->items[index].form;
 }
 
-errint_t efs_request_window(const struct efs_client_request *request, uint32_t index, struct efs_window *window)
+static const struct efs_lease *item_lease(const struct efs_client_request *request, uint32_t index)
 {
-    return efs_lease_window(efs_request_of(request)->items[index].lease, window);
+    const struct efs_request *r = efs_request_of(request);
+    return &r->fs->leases->at[r->items[index].expert];
 }
 
-/* ---- locations ---- */
+errint_t efs_request_window(const struct efs_client_request *request, uint32_t index, struct efs_window *window)
+{
+    return efs_lease_window(item_lease(request, index), false, window);
+}
 
 /* Sets the window of a block and the offset in it; leaves those of an empty block. false: the block's segment has no
  * window. */
@@ -73,8 +169,8 @@ errint_t efs_request_open_window(const struct efs_client_request *request, uint3
 {
     const struct efs *fs = efs_request_of(request)->fs;
     const struct efs_request_item *item = &efs_request_of(request)->items[index];
-    if (item->lease)
-        return efs_lease_open_window(item->lease, window);
+    if (item->form == EFS_FORM_FULL)
+        return efs_lease_window(item_lease(request, index), true, window);
     for (uint32_t i = 0; i < item->part_count; i++) {
         const struct efs_extent *x = efs_extent(fs, item->parts[i].waiter.extent);
         bool e = block_is_in(fs, &x->e, number);
