@@ -135,7 +135,8 @@ static void load_decode_next(struct efs_job *job, struct efs_codec_scratch *scra
     uint32_t shard = p->next_shard++;
     pthread_mutex_unlock(lock);
     part_decode(p, shard, scratch);
-    if (atomic_fetch_add(&p->done_shards, 1) + 1 == p->shards)
+    const uint32_t shards = p->shards; /* the last one to be done may free the request */
+    if (atomic_fetch_add(&p->done_shards, 1) + 1 == shards)
         part_done(p);
 }
 
