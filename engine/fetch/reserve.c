@@ -132,8 +132,8 @@ static errint_t items_reserve(struct efs *fs, struct efs_request_item *items, ui
             full_lease_ready(fs, &items[i]);
     if (items_are_short(fs, items, count))
         return -ENOMEM;
-    /* Memory files first. The chunk pool grows rather than evict what it has: of memory that a segment was retired for, it
-     * would take a segment again, and the request would wait for its own retirement for ever. */
+    /* Memory files first. The chunk pool grows rather than evict what it has: of memory that a segment was retired for,
+     * it would take a segment again, and the request would wait for its own retirement for ever. */
     for (uint32_t i = 0; i < count && rc == 0; i++)
         if (items[i].waiting && items[i].form == EFS_FORM_FULL && items[i].got == EFS_GOT_NOTHING)
             rc = full_reserve(fs, &items[i]);
