@@ -113,6 +113,7 @@ ggml_backend_t efsg_backend_new(ggml_backend_dev_t device, const char *parameter
     struct backend *b = calloc(1, sizeof(*b));
     if (!b)
         return NULL;
+    efsg_buffers_init(&b->room);
     b->threads = 1;
     b->hints.sequence = atomic_fetch_add(&sequences, 1);
     b->base = (struct ggml_backend){

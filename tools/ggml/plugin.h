@@ -277,7 +277,11 @@ struct efsg_buffers {
     } * own;                /* [threads] */
     unsigned threads;
 };
+void efsg_buffers_init(struct efsg_buffers *room); /* also counts the backends; any thread */
 void efsg_buffers_free(struct efsg_buffers *room);
+/* Whether the process has one backend. Then it may keep requests: one that stops in the middle of a graph holds up no
+ * other. Any thread. */
+bool efsg_buffers_alone(void);
 void efsg_kept_release(struct efsg_kept *kept);       /* releases its request, if there is one */
 void efsg_buffers_release(struct efsg_buffers *room); /* both requests */
 /* Grows to at least `bytes`, aligned to 64; the content is lost. NULL: no memory. */

@@ -60,7 +60,7 @@ static void fail(struct products *p, errint_t error, const struct efs_error *err
 static bool products_read_ahead(const struct products *p)
 {
     const struct efsg_weight *w = p->weights[0];
-    if ((w->first && !p->keep) || p->nodes[0]->src[2]->ne[1] == 1 ||
+    if ((w->first && !p->keep) || p->nodes[0]->src[2]->ne[1] == 1 || !efsg_buffers_alone() ||
         p->chosen_count < w->experts - w->experts / AHEAD_UNCHOSEN)
         return false;
     const uint32_t room = p->keep ? efsg_source_room(w->source, 3, 4) : efsg_source_room(w->source, 1, 4);
@@ -123,7 +123,7 @@ static errint_t products_begin(struct products *p, struct efsg_buffers *room)
 {
     const struct efsg_weight *w = p->weights[0];
     p->ahead = &room->ahead;
-    p->keep = w->first && p->chosen_count <= efsg_source_room(w->source, 3, 4);
+    p->keep = w->first && efsg_buffers_alone() && p->chosen_count <= efsg_source_room(w->source, 3, 4);
     p->request = efsg_kept_take(&room->kept, p);
     if (p->request) {
         errint_t rc = 0;

@@ -3,6 +3,7 @@
 #include "product.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +17,22 @@ void *efsg_memory(struct efsg_memory *memory, size_t bytes)
     return memory->at;
 }
 
+static _Atomic uint32_t backends;
+
+void efsg_buffers_init(struct efsg_buffers *room)
+{
+    *room = (struct efsg_buffers){0};
+    atomic_fetch_add(&backends, 1);
+}
+
+bool efsg_buffers_alone(void)
+{
+    return atomic_load(&backends) == 1;
+}
+
 void efsg_buffers_free(struct efsg_buffers *room)
 {
+    atomic_fetch_sub(&backends, 1);
     efsg_buffers_release(room);
     for (unsigned t = 0; t < room->threads; t++) {
         free(room->own[t].scratch.at);
