@@ -54,7 +54,7 @@ for _ in range(48):  # uses are reported for 16 requests at once
 check("the same again needs no open", opens(mount) == before, opens(mount) - before)
 check("and the mount hears of each", wait_until(lambda: requests(mount) == counted + 192), requests(mount) - counted)
 if passthrough:
-    check("they stay leased", mount.count("leased_experts") == 4)
+    check("they stay leased", wait_until(lambda: mount.count("leased_experts") == 4))
 check("others push them out", not client.ask(2, list(range(8))))
 if passthrough:
     check("within its bytes", wait_until(lambda: mount.count("leased_experts") <= 5), mount.count("leased_experts"))
@@ -185,7 +185,7 @@ for round in range(4):
     clients = children(mount, 3)
     time.sleep(generator.random() / 5)
     kill(clients)
-check("what they held is free", mount.wait_idle() and mount.count("leased_bytes") == 0, mount.stat())
+check("what they held is free", mount.wait_idle() and wait_until(lambda: mount.count("leased_bytes") == 0), mount.stat())
 mount.check_budget()
 client = Client(mount)
 bad = sum((client.ask(layer, list(range(8))) for layer in range(3)), [])

@@ -97,10 +97,10 @@ opens = sum(after[f"fuse_{name}"] for name in ("opens_passthrough", "opens_direc
                                                "open_errors", "open_interrupts"))
 check("every open is counted once", opens == after["fuse_opens"] - 1, (opens, after["fuse_opens"]))  # without this one
 if backed:
-    check("five experts are leased", after["leased_experts"] == 5 and after["leased_bytes"] > 0 and
+    check("five experts are leased", wait_until(lambda: mount.count("leased_experts") == 5) and after["leased_bytes"] > 0 and
           grown["fuse_opens_passthrough"] - grown["fuse_opens_whole"] == 5 == grown["leases"], after)
-    row = mount.table("experts")["L00/E000"]
-    check("the experts file says so", row["state"] == "F" and row["leases"] == "1", row)
+    check("the experts file says so", wait_until(lambda: (row := mount.table("experts")["L00/E000"])["state"] == "F" and row["leases"] == "1"),
+          mount.table("experts")["L00/E000"])
     reads = mount.count("fuse_reads")
     for handle in handles:
         handle.seek(0)

@@ -84,7 +84,7 @@ for room in (0, 1 << 20, 9 << 20, 20 << 20):
     leave(None)
     check("with room all is read", read_all("room") and ask_all("room") == 2 * EXPERTS)
     with open(mount / "experts/L00/E000.safetensors", "rb") as file:
-        check("and leased", mount.count("leased_experts") == 1, mount.stat())
+        check("and leased", wait_until(lambda: mount.count("leased_experts") == 1), mount.stat())
 note(f"the log: {len(mount.log_text().splitlines())} lines")
 mount.unmount()
 done()

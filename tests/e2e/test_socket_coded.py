@@ -51,7 +51,7 @@ for n, (layout, places) in got.items():
     check(f"expert {n}: all of its elements", 2 * sum(row[0] for tensor in tensors for row in tensor) == len(files[0, n]) - len(header))
     first[n] = layout, tensors
 check("they are counted", numbers_of(mount, "coded", "coded_m", "fuse_handouts_coded", "coded_experts") == [4, 4, 4, 4] and
-      mount.count("leased_experts") == 0, mount.stat())
+      wait_until(lambda: mount.count("leased_experts") == 0), mount.stat())
 held = mount.count("coded_bytes")
 again = coded(one, range(4), tags=200, layout=False)
 check("the same experts again: the same places, and no more memory", mount.count("coded_bytes") == held and all(
