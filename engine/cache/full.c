@@ -206,13 +206,26 @@ static void full_look(struct efs *fs, struct efs_full *f, int fd)
     full_set_mapped(fs->full, f, mapped);
 }
 
-void efs_full_close(struct efs *fs, uint32_t expert)
+static void full_close(struct efs *fs, uint32_t expert)
 {
     struct efs_full *f = &fs->full->at[expert];
     int fd;
     while ((fd = full_take_fd(f)) >= 0) /* again, if it was opened and closed meanwhile */
         full_look(fs, f, fd);
     efs_full_release(fs, expert, &fd);
+}
+
+void efs_full_close(struct efs *fs, uint32_t expert)
+{
+    struct efs_full_pool *pool = fs->full;
+    uint32_t before[EFS_FULL_CLOSED], count = pool->closed_count;
+    memcpy(before, pool->closed, count * sizeof(before[0]));
+    pool->closed_count = 0;
+    full_close(fs, expert);
+    if (pool->at[expert].mapped && pool->closed_count < EFS_FULL_CLOSED)
+        pool->closed[pool->closed_count++] = expert;
+    for (uint32_t i = 0; i < count; i++)
+        efs_full_look(fs, before[i]);
 }
 
 bool efs_full_look(struct efs *fs, uint32_t expert)
@@ -222,7 +235,7 @@ bool efs_full_look(struct efs *fs, uint32_t expert)
         return false;
     f->leases++;
     full_look(fs, f, -1);
-    efs_full_close(fs, expert);
+    full_close(fs, expert);
     return true;
 }
 

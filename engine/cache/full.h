@@ -24,6 +24,8 @@ struct efs_full {
     struct efs_link link; /* READY experts in order of last use */
 };
 
+#define EFS_FULL_CLOSED 8u
+
 struct efs_full_pool {
     struct efs_full *at;     /* by expert */
     struct efs_lru lists[2]; /* evictable, protected */
@@ -34,6 +36,10 @@ struct efs_full_pool {
     uint64_t leased_bytes, leased_evictable_bytes; /* of leased experts; of those that are not kept full */
     _Atomic uint32_t mapped_count;                 /* of experts that are `mapped` */
     uint32_t sampled;                              /* the expert with which efs_full_sample() goes on */
+    /* Experts that were mapped at their last close. They are looked at again at the next one, because the kernel
+     * reports a close up to some milliseconds before the file has one user less, if other threads keep the closing one
+     * from running. */
+    uint32_t closed[EFS_FULL_CLOSED], closed_count;
 };
 
 static inline const struct efs_full_pool *efs_full_pool(const struct efs *fs)
@@ -77,8 +83,8 @@ void efs_full_close(struct efs *fs, uint32_t expert);
 /* Looks whether a `mapped` expert without other leases is still mapped, because no event reports the end, and ends its
  * lease if not. Releases efs.lock for a few microseconds meanwhile. false: it is not such an expert. */
 bool efs_full_look(struct efs *fs, uint32_t expert);
-/* The same for at most this number of experts, in turns. Without lock. Called by the plan thread every 500 ms, and when
- * memory is short. */
+/* The same for at most this number of experts, in turns. Without lock. Called by the plan thread every 50 ms while
+ * there are any, and when memory is short. */
 void efs_full_sample(struct efs *fs, uint32_t most);
 bool efs_full_any_in_use(const struct efs *fs); /* any expert is leased, being filled or copied from */
 /* Adds a waiter to an expert that is being filled, and returns the previous newest one. NULL: the expert was NONE, and

@@ -320,8 +320,8 @@ static void thread_plan(struct efs_plan_thread *s)
 #define SETTLE_NS 50000000u         /* changes within 50 ms after a first one lead to one plan */
 #define DRIFT_EVERY 256u            /* requests between checks for drift */
 #define SAMPLE_NS 500000000u        /* between two readings of the memory that is left; ... */
-#define WAITING_SAMPLE_NS 50000000u /* ... while leases wait for room, or the budget is exceeded */
-#define SAMPLE_MAPPED 128u          /* experts that are looked at each time: a millisecond */
+#define WAITING_SAMPLE_NS 50000000u /* ... while leases wait, the budget is exceeded, or closed experts are mapped */
+#define SAMPLE_MAPPED 32u           /* experts that are looked at each time: a quarter of a millisecond */
 
 /* ---- events ---- */
 
@@ -370,7 +370,8 @@ struct sampler {
 /* efs.lock held: the time until the next reading; 0: it is due. */
 static uint64_t sampler_delay(const struct sampler *sampler, const struct efs *fs)
 {
-    bool waiting = fs->items_waiting || fs->account.used_bytes > fs->account.budget_bytes;
+    bool waiting = fs->items_waiting || fs->account.used_bytes > fs->account.budget_bytes ||
+                   atomic_load_explicit(&efs_full_pool(fs)->mapped_count, memory_order_relaxed);
     uint64_t period = waiting ? WAITING_SAMPLE_NS : SAMPLE_NS, passed = efs_now_ns() - sampler->read_ns;
     return passed < period ? period - passed : 0;
 }
