@@ -86,7 +86,7 @@ bool efs_whole_will_free(const struct efs *fs);
 const uint8_t *efs_whole_pin(struct efs *fs, uint32_t file, uint64_t end);
 void efs_whole_unpin(struct efs *fs, uint32_t file);
 /* Looks which mapped files are not mapped any more, because no event reports it. Without lock. Called by the plan
- * thread every 500 ms, and when the budget is set. */
+ * thread with each reading of the memory that is left, and when the budget is set. */
 void efs_whole_sample(struct efs *fs);
 void efs_whole_stats(const struct efs *fs, struct efs_stats *stats);
 

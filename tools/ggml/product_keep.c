@@ -25,17 +25,15 @@ struct efs_client_request *efsg_kept_take(struct efsg_kept *kept, struct product
     const struct efsg_weight *w = p->weights[0];
     const uint32_t count = p->chosen_count;
     bool same = kept->request && kept->source == w->source && kept->layer == w->layer && kept->count == count;
-    const bool reversed = same && kept->experts[0] != p->chosen[0].expert;
-    for (uint32_t i = 0; i < count && same; i++) {
-        p->chosen[i].item = reversed ? count - 1 - i : i;
-        same = kept->experts[p->chosen[i].item] == p->chosen[i].expert;
-    }
+    const bool reversed = same && kept->experts[0] != p->chosen[0].expert; /* down after gate and up */
+    for (uint32_t i = 0; i < count && same; i++)
+        same = kept->experts[reversed ? count - 1 - i : i] == p->chosen[i].expert;
     if (!same) {
-        for (uint32_t i = 0; i < count; i++)
-            p->chosen[i].item = i;
         efsg_kept_release(kept);
         return NULL;
     }
+    for (uint32_t i = 0; i < count && reversed; i++)
+        p->chosen[i].item = count - 1 - i;
     struct efs_client_request *request = kept->request;
     efsg_source_put(kept->source);
     kept->request = NULL;
