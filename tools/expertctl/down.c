@@ -2,8 +2,8 @@
 /* down.c - expertctl down MNT|NAME|--all: unmounts, and waits for the daemon to end. */
 #include "expertctl.h"
 
+#include "daemon.h"
 #include "expertfs-private.h"
-#include "control_file.h"
 #include "mountpoint.h"
 #include "options.h"
 #include "run_mount.h"
@@ -20,8 +20,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define PROBE_MS 2000
-#define END_MS 30000 /* limit for the daemon to save its state and end */
+#define END_MS 30000  /* limit for the daemon to save its state and end, */
+#define HANGS_MS 3000 /* and for one that does not answer */
 
 struct arguments {
     struct tools_arguments given; /* MNT|NAME... */
@@ -47,36 +47,17 @@ static const struct tools_option options[] = {
 static const struct tools_command command = {
     .options = options,
     .arguments = "[MNT|NAME]...",
-    .help = "Unmount, and wait until the daemon has saved what it learned. MNT is a mount point, NAME the last part of "
-            "one, or the name of a store. Nothing is printed when all is done.\v"
-            "Examples:\n"
-            "  expertctl down Qwen--Qwen3-30B-A3B\n"
-            "  expertctl down --lazy /mnt\n"
-            "  expertctl down --all",
+    .help =
+        "Unmount, and wait until the daemon has saved what it learned. MNT is a mount point or a path in a mount, NAME "
+        "the last part of a mount point, or the name of a store. Nothing is printed when all is done.\v"
+        "Examples:\n"
+        "  expertctl down Qwen--Qwen3-30B-A3B\n"
+        "  expertctl down --lazy /mnt\n"
+        "  expertctl down --all",
     .at = AT(given),
     .finish = check_arguments};
 
 /* ---- unmounting -------------------------------------------------------------------------------------------------- */
-
-/* A pidfd of the mount's daemon; -1: unknown. */
-static int daemon_open(const struct ctl_mount *mount)
-{
-    char path[64], name[32] = "";
-    char *config = mount->usable ? ctl_mount_probe(mount->path, "config", PROBE_MS) : NULL;
-    uint64_t pid = config ? tools_line_number(config, "pid") : 0;
-    free(config);
-    int fd = pid ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
-    snprintf(path, sizeof(path), "/proc/%llu/comm", (unsigned long long)pid);
-    FILE *comm = fd >= 0 ? fopen(path, "re") : NULL; /* in another PID namespace that pid may be any process */
-    bool ours = comm && fgets(name, sizeof(name), comm) && strncmp(name, "expertfs", 8) == 0;
-    if (comm)
-        fclose(comm);
-    if (fd >= 0 && !ours) {
-        close(fd);
-        fd = -1;
-    }
-    return fd;
-}
 
 /* Whether it was unmounted meanwhile, such as by another `down`. */
 static bool mount_is_gone(const struct ctl_mount *mount)
@@ -92,7 +73,7 @@ static bool mount_is_gone(const struct ctl_mount *mount)
     return gone;
 }
 
-static errint_t unmount(const struct ctl_mount *mount, bool lazy, struct efs_error *err)
+static errint_t unmount(const struct ctl_mount *mount, bool lazy, bool hangs, struct efs_error *err)
 {
     const char *const words[] = {"fusermount3", lazy ? "-uzq" : "-uq", "--", mount->path, NULL};
     if (umount2(mount->path, UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0)
@@ -108,8 +89,8 @@ static errint_t unmount(const struct ctl_mount *mount, bool lazy, struct efs_err
         return efs_fail(err, rc, "%s: only the user who mounted it, and root, may unmount it", mount->path);
     if (rc == -EBUSY || rc == -EPERM)
         return efs_fail(err, -EBUSY,
-                        "%s: in use\nhint: `fuser -vm %s` names the programs; --lazy detaches it until they end",
-                        mount->path, mount->path);
+                        "%s: in use%s\nhint: `fuser -vm %s` names the programs; --lazy detaches it until they end",
+                        mount->path, hangs ? ", and its daemon does not answer" : "", mount->path);
     return efs_fail(err, rc, "%s: %s", mount->path, strerror(-rc));
 }
 
@@ -130,16 +111,38 @@ static void mountpoint_remove(const struct ctl_mount *mount)
         rmdir(mount->path);
 }
 
+/* Waits for the daemon of a mount that was unmounted. One that did not answer before is killed. */
+static void daemon_end(const struct ctl_mount *mount, const struct ctl_daemon *daemon)
+{
+    struct pollfd wait = {.fd = daemon->pidfd, .events = POLLIN};
+    bool ended = poll(&wait, 1, daemon->hangs ? HANGS_MS : END_MS) != 0;
+    if (!ended && daemon->hangs && syscall(SYS_pidfd_send_signal, daemon->pidfd, SIGKILL, NULL, 0) == 0) {
+        fprintf(stderr, "expertctl: warning: %s: its daemon, process %d, did not answer and was killed\n", mount->path,
+                (int)daemon->pid);
+        ended = poll(&wait, 1, END_MS) != 0;
+    }
+    if (!ended)
+        fprintf(stderr, "expertctl: warning: %s: unmounted, but its daemon, process %d, has not ended in %d s\n",
+                mount->path, (int)daemon->pid, END_MS / 1000);
+}
+
+/* The mount of a daemon that hangs is detached if it is in use by the request that asked whether it hangs: the daemon
+ * has taken that request, which then cannot be cancelled. */
 static errint_t mount_end(const struct ctl_mount *mount, bool lazy, struct efs_error *err)
 {
-    int daemon = lazy ? -1 : daemon_open(mount);
-    errint_t rc = unmount(mount, lazy, err);
-    struct pollfd wait = {.fd = daemon, .events = POLLIN};
-    if (rc == 0 && daemon >= 0 && poll(&wait, 1, END_MS) == 0)
-        fprintf(stderr, "expertctl: warning: %s: unmounted, but its daemon has not ended in %d s\n", mount->path,
-                END_MS / 1000);
-    if (daemon >= 0)
-        close(daemon);
+    struct ctl_daemon daemon = {.pidfd = -1};
+    if (!lazy)
+        ctl_daemon_find(mount, &daemon);
+    errint_t rc = unmount(mount, lazy, daemon.hangs, err);
+    if (rc == -EBUSY && daemon.holds_probe)
+        rc = unmount(mount, true, true, err);
+    if (rc == 0 && daemon.pidfd >= 0)
+        daemon_end(mount, &daemon);
+    else if (rc == 0 && daemon.hangs)
+        fprintf(stderr, "expertctl: warning: %s: unmounted, but its daemon, which does not answer, may still run\n",
+                mount->path);
+    if (daemon.pidfd >= 0)
+        close(daemon.pidfd);
     if (rc == 0)
         mountpoint_remove(mount);
     return rc;

@@ -115,7 +115,7 @@ static void print_store(const json_t *store)
 /* NULL: this user may not ask. */
 static const char *mount_state(const struct ctl_mount *mount)
 {
-    errint_t rc = mount->usable ? ctl_mount_state(mount->path, ANSWER_MS) : -EACCES;
+    errint_t rc = mount->usable ? ctl_mount_state(mount->path, ANSWER_MS, NULL) : -EACCES;
     return rc == 0 ? "serving" : rc == -ENOTCONN ? "ended" : rc == -ETIMEDOUT ? "silent" : NULL;
 }
 

@@ -24,31 +24,35 @@
 
 /* In a child process: a call on a mount whose daemon hangs ends only by SIGKILL, and after the daemon has taken the
  * request not even then. The child has no file open, so that a reader of this process's output need not wait for it. */
-errint_t ctl_mount_state(const char *root, int timeout_ms)
+errint_t ctl_mount_state(const char *path, int timeout_ms, bool *held)
 {
     int status = 0;
     pid_t child = fork();
     if (child == 0 && close_range(0, ~0U, 0) == 0)
-        _exit(getxattr(root, CTL_XATTR "answer", NULL, 0) >= 0 ? 0 : errno);
+        _exit(getxattr(path, CTL_XATTR "answer", NULL, 0) >= 0 ? 0 : errno);
     if (child == 0)
         _exit(EIO);
-    int fd = child > 0 ? (int)syscall(SYS_pidfd_open, child, 0) : -1;
+    if (child < 0)
+        return -errno;
+    int fd = (int)syscall(SYS_pidfd_open, child, 0);
     struct pollfd ended = {.fd = fd, .events = POLLIN};
     bool hangs = fd >= 0 && poll(&ended, 1, timeout_ms) == 0;
     if (fd >= 0)
         close(fd);
-    if (child < 0)
-        return -errno;
-    if (hangs)
-        kill(child, SIGKILL); /* it ends when the daemon does, if the daemon has taken its request: do not wait */
-    while (waitpid(child, &status, hangs ? WNOHANG : 0) < 0 && errno == EINTR) {
+    if (hangs) {
+        bool killed = ctl_child_kill(child);
+        if (held)
+            *held = !killed;
+        return -ETIMEDOUT;
     }
-    return hangs ? -ETIMEDOUT : WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
 }
 
 errint_t ctl_mount_check(const char *root, struct efs_error *err)
 {
-    errint_t rc = ctl_mount_state(root, ANSWER_MS);
+    errint_t rc = ctl_mount_state(root, ANSWER_MS, NULL);
     if (rc == -ENOTCONN)
         return efs_fail(err, rc,
                         "%s: the daemon of this mount has ended\nhint: `expertctl down %s` removes the mount, "
@@ -98,13 +102,47 @@ static bool path_has_name(const char *path, const char *name, bool of_store)
            (strcmp(last + 1, name) == 0 || (of_store && strcmp(ctl_store_name(last, is, sizeof(is)), name) == 0));
 }
 
+/* The absolute text of a path, without a call on it; "": it has "..", whose meaning depends on links. */
+static const char *path_text(const char *given, char *path, size_t room)
+{
+    char here[4096] = "";
+    size_t bytes = strlen(given);
+    bool relative = *given != '/', up = strncmp(given, "../", 3) == 0 || strcmp(given, "..") == 0 ||
+                                        strstr(given, "/../") || (bytes >= 3 && strcmp(given + bytes - 3, "/..") == 0);
+    *path = '\0';
+    if (!up && (!relative || getcwd(here, sizeof(here))))
+        snprintf(path, room, "%s%s%s", here, relative ? "/" : "", given);
+    for (bytes = strlen(path); bytes > 1 && path[bytes - 1] == '/';)
+        path[--bytes] = '\0';
+    return path;
+}
+
+static bool path_is_below(const char *path, const char *root)
+{
+    size_t bytes = strlen(root);
+    return strncmp(path, root, bytes) == 0 && path[bytes] == '/';
+}
+
+/* The innermost mount that contains the path. */
+static const struct ctl_mount *mount_around(const struct ctl_mounts *mounts, const char *path)
+{
+    const struct ctl_mount *best = NULL;
+    for (size_t i = 0; i < mounts->count; i++)
+        if (path_is_below(path, mounts->mount[i].path) &&
+            (!best || strlen(mounts->mount[i].path) >= strlen(best->path)))
+            best = &mounts->mount[i];
+    return best;
+}
+
 errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, const struct ctl_mount **mount,
                           struct efs_error *err)
 {
     char path[8192], names[512] = "", hub[512];
     const char *best = NULL, *name = ctl_hub_name(given, hub, sizeof(hub)) ? hub : given;
     size_t found = 0;
-    absolute_path(given, path, sizeof(path));
+    const struct ctl_mount *around = mount_around(mounts, path_text(given, path, sizeof(path)));
+    if (!around)
+        around = mount_around(mounts, absolute_path(given, path, sizeof(path)));
     for (size_t i = mounts->count; i-- > 0;)
         if (strcmp(mounts->mount[i].path, path) == 0) {
             *mount = &mounts->mount[i];
@@ -125,6 +163,11 @@ errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, co
         return 0;
     if (found)
         return efs_fail(err, -E2BIG, "%s: which mount? there are %s", given, names);
+    errint_t rc = around ? ctl_mount_state(path, ANSWER_MS, NULL) : -ENOENT;
+    if (rc != -ENOENT && rc != -ENOTDIR) {
+        *mount = around;
+        return 0;
+    }
     if (best)
         return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: did you mean %s?", given, best);
     return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: `expertctl ls` lists the mounts", given);

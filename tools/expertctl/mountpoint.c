@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define PROBE_BYTES 16384u
+#define KILLED_MS 1000
 
 bool ctl_is_mount(const char *path)
 {
@@ -165,6 +166,19 @@ static pid_t probe_start(const char *root, const char *file, int *from)
     return child;
 }
 
+bool ctl_child_kill(pid_t child)
+{
+    int fd = (int)syscall(SYS_pidfd_open, child, 0);
+    struct pollfd ended = {.fd = fd, .events = POLLIN};
+    kill(child, SIGKILL);
+    bool has_ended = fd < 0 || poll(&ended, 1, KILLED_MS) > 0;
+    while (waitpid(child, NULL, has_ended ? 0 : WNOHANG) < 0 && errno == EINTR) {
+    }
+    if (fd >= 0)
+        close(fd);
+    return has_ended;
+}
+
 char *ctl_mount_probe(const char *root, const char *file, int timeout_ms)
 {
     char *text = NULL;
@@ -183,8 +197,8 @@ char *ctl_mount_probe(const char *root, const char *file, int timeout_ms)
     }
     close(from);
     if (n != 0)
-        kill(child, SIGKILL); /* it ends when the daemon does, if the daemon has taken its request: do not wait */
-    while (waitpid(child, &status, n != 0 ? WNOHANG : 0) < 0 && errno == EINTR) {
+        ctl_child_kill(child);
+    while (n == 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
     if (status != 0 || !text || bytes == 0) {
         free(text);

@@ -32,12 +32,17 @@ struct ctl_mounts {
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err);
 void ctl_mounts_free(struct ctl_mounts *mounts);
 /* The mount at the path `given`, or with that name: the last part of its path, else the name of its store, also as
- * org/name. Makes no call on a mount. -ENOENT: none; -E2BIG: several, which err lists. */
+ * org/name; else the mount that contains this path. Does not block on a daemon for more than 4 s. -ENOENT: none;
+ * -E2BIG: several, which err lists. */
 errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, const struct ctl_mount **mount,
                           struct efs_error *err);
-/* Whether the daemon of the mount at root answers: 0; -ENOTCONN: it has ended; -ETIMEDOUT: not within timeout_ms; else
- * -errno of a call on the mount, which this process may not use. */
-errint_t ctl_mount_state(const char *root, int timeout_ms);
+/* Whether the daemon of the mount that contains path answers: 0; -ENOTCONN: it has ended; -ETIMEDOUT: not within
+ * timeout_ms; else -errno of a call on path. *held unless NULL: a request that was not answered keeps the mount in use,
+ * because the daemon has taken it. */
+errint_t ctl_mount_state(const char *path, int timeout_ms, bool *held);
+/* Kills a child process that makes a call on a mount, and waits until it has ended. false: it has not within a second,
+ * because the daemon has taken its request. */
+bool ctl_child_kill(pid_t child);
 /* The same after at most 3 s, with a message and a way out: 0, -ENOTCONN or -ETIMEDOUT. */
 errint_t ctl_mount_check(const char *root, struct efs_error *err);
 /* The same for the mount above a path, by the text of the path; 0 if there is none. */

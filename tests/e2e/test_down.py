@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""expertctl down of mounts whose daemon hangs, with its process, and of a mount by a path in it."""
+from e2e import *
+
+need_fuse()
+expertctl = program("expertctl")
+_, store = shared(NARROW)
+
+
+def down(*arguments):
+    return run(expertctl, "down", *arguments, timeout=60)
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] not in "XZ"
+    except OSError:
+        return False
+
+
+def mounted(name="mnt"):
+    """A mount by `up`: its path and the process of its daemon."""
+    result = run(expertctl, "up", "--json", "-o", "budget=64M", store, scratch(name))
+    path = json.loads(result.stdout)["mountpoint"]
+    return path, int(re.search(r"^pid: (\d+)", open(f"{path}/.expertfs/config").read(), re.M).group(1))
+
+
+print("-- a daemon that is stopped")
+for turn in range(2):
+    path, pid = mounted()
+    os.kill(pid, signal.SIGSTOP)
+    result = down(path)
+    check(f"{turn}: unmounted", result.returncode == 0 and not is_mounted(path), result)
+    if "was killed" in result.stderr:  # the kernel names the connection of a process
+        check(f"{turn}: its process has ended", not is_alive(pid), result)
+    else:
+        check(f"{turn}: a warning", "may still run" in result.stderr, result)
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid))
+
+print("-- it is stopped and in use")
+path, pid = mounted()
+with open(f"{path}/config.json") as file:
+    file.read(1)
+    os.kill(pid, signal.SIGSTOP)
+    result = down(path)
+    check("refused, and says so", result.returncode == 1 and re.search(
+        r"in use, and its daemon does not answer\nhint: .*--lazy", result.stderr) and is_mounted(path), result)
+    check("its daemon is not killed", is_alive(pid))
+    os.kill(pid, signal.SIGCONT)
+    check("it serves on", os.pread(file.fileno(), 1, 0) == b"{")
+result = down(path)
+check("then it ends", result.returncode == 0 and not result.stderr and not is_mounted(path), result)
+check("with its daemon", not is_alive(pid))
+
+if os.geteuid() == 0:
+    print("-- a daemon that has taken a request and does not answer")
+    path = scratch("silent")
+    os.mkdir(path)
+    for command in ([], ["ls"]):
+        daemon = subprocess.Popen([sys.executable, os.path.join(ROOT, "tests/e2e/silent_daemon.py"), path],
+                                  stdout=subprocess.PIPE, text=True)
+        check("mounted", daemon.stdout.readline() == "ready\n")
+        if command:
+            run(expertctl, *command)
+        result = down(path)
+        check(f"unmounted after {' '.join(command) or 'nothing'}", result.returncode == 0 and not is_mounted(path), result)
+        daemon.kill()
+        daemon.wait()
+        if is_mounted(path):
+            run("umount", "-l", path)
+
+print("-- a path in the mount")
+for below in ("/config.json", "/experts/L00", "/", "/.expertfs/"):
+    path, pid = mounted()
+    result = down(path + below)
+    check(f"MNT{below}", result.returncode == 0 and not is_mounted(path), result)
+path, pid = mounted()
+os.chdir(SCRATCH)
+os.symlink(f"{path}/config.json", "link")
+check("a file that does not exist", "no mount of expertfs" in down(f"{path}/nothing").stderr and is_mounted(path))
+check("a file above it", "no mount of expertfs" in down(f"{path}/../{os.path.basename(store)}").stderr and is_mounted(path))
+other, _ = mounted("mnt2")
+check("another mount, by ..", down(f"{path}/../mnt2").returncode == 0 and is_mounted(path) and not is_mounted(other))
+result = down("mnt/config.json")
+check("a relative path", result.returncode == 0 and not is_mounted(path), result)
+done()
