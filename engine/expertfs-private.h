@@ -87,18 +87,6 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
 int efs_lease_fd(const struct efs_lease *lease);
 void efs_lease_release(struct efs_lease *lease);
 
-/*
- * Checkpoint files whole in memory (fetch/gather.c). efs_keep_files() allows it: from now on, a file is gathered in one
- * memory file after its readers have read it once, if the budget has room for all files; then whole() is called, on a
- * decode thread. efs_file_open(): a read-only descriptor of that memory file, owned by the engine until
- * efs_file_close() was called once for each open; its bytes do not change. -EAGAIN: the file is not whole in memory;
- * -errno. efs_close() closes it, and no efs_file_close() follows. Any thread.
- */
-typedef void efs_whole_fn(void *arg, uint32_t file);
-void efs_keep_files(struct efs *fs, efs_whole_fn *whole, void *arg);
-int efs_file_open(struct efs *fs, uint32_t file);
-void efs_file_close(struct efs *fs, uint32_t file);
-
 /* Pin an expert, or all of its layer, to pool 'F' or 'C'; '-' removes the pin. -ENOENT, -EINVAL. */
 errint_t efs_pin(struct efs *fs, struct efs_expert_id expert, bool whole_layer, char pool, struct efs_error *err);
 

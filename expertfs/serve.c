@@ -152,9 +152,8 @@ static void daemon_choose_path(struct efsd *daemon)
                             ? "reads go through the page cache: option direct_io=off"
                             : "reads go through the page cache: the kernel cannot map direct_io files (Linux 6.6)";
     snprintf(daemon->path_note, sizeof(daemon->path_note), "%s%s; %s",
-             kernel->passthrough ? "open experts, and files that are whole in memory, are served by the kernel"
-                                 : "no passthrough: ",
-             kernel->no_passthrough, plain);
+             kernel->passthrough ? "open experts are served by the kernel" : "no passthrough: ", kernel->no_passthrough,
+             plain);
 }
 
 /* An error is only logged: without the socket clients open files. */
@@ -228,8 +227,6 @@ static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
     if (rc)
         return rc;
     daemon_choose_path(daemon);
-    if (daemon->kernel.passthrough)
-        efs_keep_files(daemon->fs, efsd_whole_ready, daemon);
     efsd_raise_readahead(daemon);
     daemon_start_export(daemon);
     return efsd_session_start(daemon, err);

@@ -128,25 +128,18 @@ void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes)
     memfile->file_bytes = file_bytes;
 }
 
-static errint_t memfile_have_pages(struct efs_memfile *memfile, uint64_t offset, size_t bytes)
+static errint_t memfile_have_pages(struct efs_memfile *memfile)
 {
     int fd = memfile->name ? efs_sys_openat(memfile->memfiles->tmpfs, name_of(memfile->name).text, O_RDWR, 0) : -1;
-    errint_t rc = fd < 0 ? -EBADF : efs_sys_fallocate(fd, FALLOC_FL_KEEP_SIZE, offset, bytes);
+    errint_t rc = fd < 0 ? -EBADF : efs_sys_fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes);
     if (fd >= 0)
         efs_sys_close(fd);
-    return rc == 0 ? 0 : efs_sys_populate(memfile->data + offset, bytes, NULL);
+    return rc == 0 ? 0 : efs_sys_populate(memfile->data, memfile->bytes, NULL);
 }
 
 errint_t efs_memfile_reserve(struct efs_memfile *memfile)
 {
-    bool has = memfile->kind != EFS_MEMFILE_PRIVATE || memfile->populated;
-    return has ? 0 : memfile_have_pages(memfile, 0, memfile->bytes);
-}
-
-errint_t efs_memfile_reserve_range(struct efs_memfile *memfile, uint64_t offset, size_t bytes)
-{
-    assert(memfile->kind == EFS_MEMFILE_PRIVATE && offset + bytes <= memfile->bytes);
-    return memfile_have_pages(memfile, offset, bytes);
+    return memfile->kind != EFS_MEMFILE_PRIVATE || memfile->populated ? 0 : memfile_have_pages(memfile);
 }
 
 errint_t efs_memfile_populate(struct efs_memfile *memfile)
@@ -155,7 +148,7 @@ errint_t efs_memfile_populate(struct efs_memfile *memfile)
     assert(memfile->kind == EFS_MEMFILE_PRIVATE);
     /* Not MADV_POPULATE_WRITE for a named file: it holds mmap_lock while it clears pages, and other threads' mmap(2)
      * and munmap(2) wait. Touching a page that is allocated cannot fail. */
-    errint_t rc = memfile_have_pages(memfile, 0, memfile->bytes);
+    errint_t rc = memfile_have_pages(memfile);
     for (size_t at = 0; rc == 0 && at < memfile->bytes; at += EFS_ALIGN)
         data[at] = 0;
     memfile->populated = rc == 0;

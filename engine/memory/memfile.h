@@ -90,8 +90,6 @@ int efs_memfile_open_window(const struct efs_memfile *memfile);
  * earlier ones. One call allocates large pages for the end, too. Takes some 20 us. -ENOMEM: pages are not available,
  * and the memory must not be written. */
 errint_t efs_memfile_reserve(struct efs_memfile *memfile);
-/* The same for the pages of [offset, offset + bytes), whole pages. */
-errint_t efs_memfile_reserve_range(struct efs_memfile *memfile, uint64_t offset, size_t bytes);
 /* Allocates and clears all pages of a PRIVATE file; the content is undefined afterwards. May take 1 ms per MiB. */
 errint_t efs_memfile_populate(struct efs_memfile *memfile);
 
