@@ -9,6 +9,7 @@
 #include "stores.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,25 @@ static void checkpoint_name(const char *path, bool folder, char *name, size_t ro
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
+/* Whether a file that is no checkpoint begins as a store does: its other faults are reported when it is opened. */
+static errint_t check_is_store(const char *given, const char *path, struct efs_error *err)
+{
+    char magic[8] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return efs_fail(err, -errno, "%s: %s", given, strerror(errno));
+    bool store = pread(fd, magic, sizeof(magic), 0) == sizeof(magic) && memcmp(magic, "expertfs", sizeof(magic)) == 0;
+    close(fd);
+    if (store)
+        return 0;
+    return efs_fail(
+        err, -EINVAL,
+        "%s: neither a store, nor a GGUF or safetensors file\nhint: a model is a directory with safetensors "
+        "or GGUF files, a GGUF file, a store, or org/name of the Hugging Face Hub; a PyTorch .bin or .pt "
+        "file is converted to safetensors first",
+        given);
+}
+
 static errint_t model_by_path(const char *given, const char *folder, struct ctl_model *model, struct efs_error *err)
 {
     struct stat st;
@@ -81,7 +101,7 @@ static errint_t model_by_path(const char *given, const char *folder, struct ctl_
     }
     ctl_store_name(model->path, model->name, sizeof(model->name));
     strcpy(model->store, model->path);
-    return 0;
+    return check_is_store(given, model->path, err);
 }
 
 errint_t ctl_model_find(const char *given, const char *folder, struct ctl_model *model, struct efs_error *err)

@@ -11,6 +11,7 @@
 #include "run_mount.h"
 #include "size.h"
 #include "stores.h"
+#include "tune.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -256,6 +257,20 @@ static errint_t mountpoint_make(const struct arguments *a, const struct ctl_mode
     return rc;
 }
 
+/* Applies -o to a mount that was there before, and returns its config then. NULL: *rc, with a message in err. */
+static char *mounted_apply(const struct arguments *a, const char *path, char *config, errint_t *rc,
+                           struct efs_error *err)
+{
+    if (!a->options)
+        return config;
+    free(config);
+    *rc = ctl_options_apply(path, a->options, err);
+    config = *rc == 0 ? ctl_mount_probe(path, "config", PROBE_MS) : NULL;
+    if (!config && *rc == 0)
+        *rc = efs_fail(err, -ENOTCONN, "%s: the mount does not answer", path);
+    return config;
+}
+
 /* Mounts the store and returns the config of the mount. NULL: failed; *rc is -ECHILD after a message, else err has one.
  */
 static char *model_mount(const struct arguments *a, const struct ctl_model *model, const sigset_t *mask, char *path,
@@ -264,13 +279,8 @@ static char *model_mount(const struct arguments *a, const struct ctl_model *mode
     const char *words[8] = {"expertfs"};
     size_t count = 1;
     char *config = a->given.count == 2 ? NULL : mount_find(model, NULL, path, room);
-    if (config) {
-        if (a->options)
-            fprintf(stderr,
-                    "expertctl: warning: %s: mounted already, -o %s is ignored\nhint: `expertctl set %s` tunes it\n",
-                    path, a->options, path);
-        return config;
-    }
+    if (config)
+        return mounted_apply(a, path, config, rc, err);
     *rc = ctl_check_mount(err);
     if (*rc == 0)
         *rc = mountpoint_make(a, model, path, room, err);
@@ -278,7 +288,7 @@ static char *model_mount(const struct arguments *a, const struct ctl_model *mode
         return NULL;
     config = mount_find(model, path, path, room);
     if (config)
-        return config;
+        return mounted_apply(a, path, config, rc, err);
     if (a->options) {
         words[count++] = "-o";
         words[count++] = a->options;
@@ -346,8 +356,10 @@ static int print_mount(const struct arguments *a, const struct ctl_model *model,
 static int up_given_mount(const struct arguments *a, const struct ctl_model *model)
 {
     struct efs_error err = {""};
-    char *config;
-    errint_t rc = tools_control_read(model->path, "config", &config, &err);
+    char *config = NULL;
+    errint_t rc = a->options ? ctl_options_apply(model->path, a->options, &err) : 0;
+    if (rc == 0)
+        rc = tools_control_read(model->path, "config", &config, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     int status = print_mount(a, model, model->path, config);
@@ -385,6 +397,32 @@ static int up_store(const struct arguments *a, const struct ctl_model *model, co
     return status;
 }
 
+/* Lets expertfs check the options of -o, before anything is packed. Returns the exit status; it has printed why. */
+static int check_options(const struct arguments *a)
+{
+    const char *const words[] = {"expertfs", "-o", a->options, "--version", NULL};
+    sigset_t mask;
+    sigprocmask(SIG_BLOCK, NULL, &mask);
+    int ended = a->options ? ctl_program_run(words, &mask, true) : 0;
+    return ended == 0 ? CTL_OK : WIFEXITED(ended) && WEXITSTATUS(ended) == CTL_USAGE ? CTL_USAGE : CTL_FAILED;
+}
+
+/* --reclaim is refused where it would remove nothing. */
+static errint_t check_reclaim(const struct arguments *a, const struct ctl_model *model, struct efs_error *err)
+{
+    if (!a->reclaim || (model->kind == CTL_MODEL_CHECKPOINT && access(model->store, F_OK) < 0))
+        return 0;
+    if (model->kind == CTL_MODEL_CHECKPOINT)
+        return efs_fail(err, -EEXIST,
+                        "%s: packed already, as %s: --reclaim would remove nothing\nhint: mount it without --reclaim, "
+                        "compare it, and delete the checkpoint",
+                        model->path, model->store);
+    return efs_fail(err, -EINVAL, "%s: --reclaim takes a checkpoint that is not packed; this is %s", model->path,
+                    model->kind == CTL_MODEL_MOUNT ? "a mount"
+                    : model->in_place              ? "served in place"
+                                                   : "a store");
+}
+
 static int up_run(int argc, char **argv)
 {
     struct arguments a = {.json = false};
@@ -398,9 +436,14 @@ static int up_run(int argc, char **argv)
             argc = i;
         }
     tools_parse(&command, argc, argv, &a);
+    int refused = check_options(&a);
+    if (refused != CTL_OK)
+        return a.program ? RUN_FAILED : refused;
     errint_t rc = ctl_stores_folder(a.folder, false, folder, sizeof(folder), &err);
     if (rc == 0)
         rc = ctl_model_find(a.given.word[0], folder, &model, &err);
+    if (rc == 0)
+        rc = check_reclaim(&a, &model, &err);
     bool mounted = rc == 0 && model.kind == CTL_MODEL_MOUNT;
     int status = rc < 0 ? ctl_fail(rc, &err) : mounted ? CTL_OK : up_store(&a, &model, folder);
     if (a.program)
