@@ -54,9 +54,7 @@ struct efs_options {
     bool no_state;                                                      /* neither read nor write the state directory */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
-    /* With full_pool and CAP_SYS_ADMIN: keep the chunk pool in memory that other processes can map, to hand out coded
-     * experts. */
-    bool chunk_windows;
+    bool exports; /* with full_pool: keep all pools in memory that other processes can map, to hand out experts */
 };
 
 /* Open a store and start serving it. -ENOMEM: the budget is below the minimum, which err names. */
@@ -327,12 +325,12 @@ struct efs_window {
     int fd;                     /* for reading; cannot be reopened for writing. < 0: not open */
     uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file at the start of the window; else 0 */
 };
-/* Whether coded experts can be handed out: needs chunk_windows and CAP_SYS_ADMIN. */
+/* Whether coded experts can be handed out: needs `exports`. */
 bool efs_exports_coded(const struct efs *fs);
 /* EFS_FORM_FULL or EFS_FORM_CODED. */
 enum efs_form efs_request_form(const struct efs_client_request *request, uint32_t index);
-/* The window of a full expert; its fd is not opened. -EBUSY: efs_lease_fd() was called for it, or this process has no
- * private tmpfs (CAP_SYS_ADMIN). */
+/* The window of a full expert; its fd is not opened. -EBUSY: efs_lease_fd() was called for it, or there were too few
+ * descriptors. */
 errint_t efs_request_window(const struct efs_client_request *request, uint32_t index, struct efs_window *window);
 /* The windows and offsets of a coded expert's extents, in the order of its layout; the caller frees them. -EOPNOTSUPP:
  * other processes cannot map the memory; -ENOMEM. */
