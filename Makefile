@@ -54,7 +54,7 @@ INC_expertfs := -Iexpertfs $(EXPERTFS_ROOMS:%=-I%) -Iengine $(PKG_CFLAGS)
 INC_tools := -Iengine $(INC_sched) -Itools/common $(PKG_CFLAGS)
 INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common -Itools/moe-replay/base $(PKG_CFLAGS)
 # Files that read foreign checkpoints include the engine's readers.
-$(BUILD)/obj/tools/expertctl/info_checkpoint.o $(BUILD)/obj/tools/expertctl/source_files.o: INC_tools += -Iengine/source -Iengine/store
+$(BUILD)/obj/tools/expertctl/info_checkpoint.o: INC_tools += -Iengine/source -Iengine/store
 # moe-replay has rooms.
 REPLAY_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard tools/moe-replay/*/*.c))))
 $(BUILD)/obj/tools/moe-replay/%.o: INC_tools += $(REPLAY_ROOMS:%=-I%)
@@ -391,7 +391,7 @@ tidy:
 	  -DEFS_VERSION_STRING='""' -mavx2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mavx512bf16 -mbmi2 -mpopcnt -mfma -mf16c \
 	  $(INC_expertfs) $(INC_engine)
 
-MAN := $(wildcard man/*.[1-8])
+MAN := $(wildcard man/*.[1-8]) tools/mkmodel/mkmodel.1
 HEADERS := $(filter-out %-private.h,$(wildcard engine/*.h))
 LIBDIR ?= $(PREFIX)/lib
 # ld.so searches the folders below these; with any other prefix expertfs.pc adds a run path to programs.
@@ -404,14 +404,18 @@ ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 # On Debian PATH of users does not include /sbin.
 LDCONFIG := PATH="$$PATH:/usr/sbin:/sbin" ldconfig
+MKMODEL_DIR = $(PREFIX)/share/expertfs/mkmodel
 # Quoted, because DESTDIR may contain blanks.
 TO = "$(DESTDIR)$(1)/"
 # Blanks would split the paths in this file, commas in sed and in linker options.
 PLACES_CHECK = $(if $(word 2,$(PREFIX))$(word 2,$(LIBDIR))$(findstring $(comma),$(PREFIX)$(LIBDIR)),$(error PREFIX and LIBDIR may have neither blanks nor commas))
 install: installed
 	@:$(PLACES_CHECK)
-	install -d $(foreach d,$(PREFIX)/bin $(SBINDIR) $(SYSCONFDIR)/expertfs $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
+	install -d $(foreach d,$(PREFIX)/bin $(MKMODEL_DIR) $(SBINDIR) $(SYSCONFDIR)/expertfs $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
 	install -m 755 $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(call TO,$(PREFIX)/bin)
+	install -m 755 tools/mkmodel/mkmodel.py $(call TO,$(MKMODEL_DIR))
+	install -m 644 tools/mkmodel/families.py $(call TO,$(MKMODEL_DIR))
+	ln -sf ../share/expertfs/mkmodel/mkmodel.py $(call TO,$(PREFIX)/bin)mkmodel
 	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(GGML_PLUGIN) $(call TO,$(LIBDIR))
 	ln -sf $(SONAME) $(call TO,$(LIBDIR))libexpertfs.so
 	install -m 644 $(HEADERS) $(call TO,$(PREFIX)/include)
@@ -437,10 +441,12 @@ uninstall:
 	for p in $(PROGRAMS_INSTALLED); do rm -f $(call TO,$(PREFIX)/bin)$$p $(call TO,$(BASHDIR))$$p $(call TO,$(ZSHDIR))_$$p $(call TO,$(FISHDIR))$$p.fish; done
 	for f in libexpertfs.a libexpertfs.so $(SONAME) libggml-expertfs.so pkgconfig/expertfs.pc; do rm -f $(call TO,$(LIBDIR))$$f; done
 	for h in $(notdir $(HEADERS)); do rm -f $(call TO,$(PREFIX)/include)$$h; done
+	rm -rf $(call TO,$(MKMODEL_DIR))
+	rm -f $(call TO,$(PREFIX)/bin)mkmodel
 	for m in $(MAN); do rm -f $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/}; done
 	rm -f $(call TO,$(UNITDIR))expertfs@.service $(call TO,$(SBINDIR))mount.expertfs $(call TO,$(SYSCONFDIR)/expertfs)example.conf
 	@case '$(PREFIX)' in /usr|/usr/local) rmdir --ignore-fail-on-non-empty $(call TO,$(SYSCONFDIR)/expertfs) 2>/dev/null || : ;; *) cd $(call TO,$(PREFIX)) 2>/dev/null && rmdir -p --ignore-fail-on-non-empty $(patsubst $(PREFIX)/%,%,\
-	  $(filter $(PREFIX)/%,$(PREFIX)/bin $(SBINDIR) $(SYSCONFDIR)/expertfs $(PREFIX)/include $(LIBDIR)/pkgconfig $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR) \
+	  $(filter $(PREFIX)/%,$(PREFIX)/bin $(dir $(MKMODEL_DIR)) $(SBINDIR) $(SYSCONFDIR)/expertfs $(PREFIX)/include $(LIBDIR)/pkgconfig $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR) \
 	  $(sort $(foreach m,$(MAN),$(PREFIX)/share/man/man$(lastword $(subst ., ,$(m))))))) 2>/dev/null || : ;; esac
 
 # Compiles the GPU kernels into build/gpu. The tests run the same sources on the CPU: tests/kernels/gpu_twin.h.

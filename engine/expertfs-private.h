@@ -54,9 +54,7 @@ struct efs_options {
     bool no_state;                                                      /* neither read nor write the state directory */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
-    /* With full_pool and CAP_SYS_ADMIN: keep the chunk pool in memory that other processes can map, to hand out coded
-     * experts. */
-    bool chunk_windows;
+    bool exports; /* with full_pool: keep all pools in memory that other processes can map, to hand out experts */
 };
 
 /* Open a store and start serving it. -ENOMEM: the budget is below the minimum, which err names. */
@@ -86,18 +84,6 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
  */
 int efs_lease_fd(const struct efs_lease *lease);
 void efs_lease_release(struct efs_lease *lease);
-
-/*
- * Checkpoint files whole in memory (fetch/gather.c). efs_keep_files() allows it: from now on, a file is gathered in one
- * memory file after its readers have read it once, if the budget has room for all files; then whole() is called, on a
- * decode thread. efs_file_open(): a read-only descriptor of that memory file, owned by the engine until
- * efs_file_close() was called once for each open; its bytes do not change. -EAGAIN: the file is not whole in memory;
- * -errno. efs_close() closes it, and no efs_file_close() follows. Any thread.
- */
-typedef void efs_whole_fn(void *arg, uint32_t file);
-void efs_keep_files(struct efs *fs, efs_whole_fn *whole, void *arg);
-int efs_file_open(struct efs *fs, uint32_t file);
-void efs_file_close(struct efs *fs, uint32_t file);
 
 /* Pin an expert, or all of its layer, to pool 'F' or 'C'; '-' removes the pin. -ENOENT, -EINVAL. */
 errint_t efs_pin(struct efs *fs, struct efs_expert_id expert, bool whole_layer, char pool, struct efs_error *err);
@@ -190,11 +176,6 @@ bool efs_reclaim_unfinished(const char *out);
 /* The checks of efs_pack() with options->weights that do not read weights: fails if weights or parts of them are
  * missing, or present twice. -ENODATA, -EUCLEAN, -ENOENT, ... */
 errint_t efs_pack_check(const char *src, struct efs_error *err);
-/* Whether src, a directory or a file, has the names, sizes and bytes of all files that were packed into the store. Reads
- * src up to the first difference; blocks. progress may be NULL. 0; -ESTALE: it has not, and err names the file; -EINVAL:
- * the store is not packed; -ECANCELED; -errno. */
-errint_t efs_pack_compare(const char *src, const struct efs_store *store, efs_progress_fn *progress, void *progress_arg,
-                          struct efs_error *err);
 /* If no experts were found, a warning with the names of the largest tensors and a hint; else "". done: "packed" or
  * "served". Any thread; writes only text, at most room bytes. */
 struct efs_catalog;
@@ -244,9 +225,6 @@ void efs_print_escaped(FILE *out, const char *text);
 /* The absolute path of an existing file, without symbolic links; the caller frees it; NULL after an error. -EXDEV: no
  * other path than the given one leads to the file. Errors of realpath(3). */
 errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *err);
-/* The same of what efs_store_open() opens. A checkpoint's file keeps the name in path, which may be a link: in caches of
- * the Hugging Face Hub the target has a checksum for a name. */
-errint_t efs_source_path(const char *path, char **absolute, struct efs_error *err);
 
 /* -ECHILD: fs was opened by the process from which this one was forked; then only efs_close() works. */
 errint_t efs_check_process(const struct efs *fs, struct efs_error *err);
@@ -347,12 +325,12 @@ struct efs_window {
     int fd;                     /* for reading; cannot be reopened for writing. < 0: not open */
     uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file at the start of the window; else 0 */
 };
-/* Whether coded experts can be handed out: needs chunk_windows and CAP_SYS_ADMIN. */
+/* Whether coded experts can be handed out: needs `exports`. */
 bool efs_exports_coded(const struct efs *fs);
 /* EFS_FORM_FULL or EFS_FORM_CODED. */
 enum efs_form efs_request_form(const struct efs_client_request *request, uint32_t index);
-/* The window of a full expert; its fd is not opened. -EBUSY: efs_lease_fd() was called for it, or this process has no
- * private tmpfs (CAP_SYS_ADMIN). */
+/* The window of a full expert; its fd is not opened. -EBUSY: efs_lease_fd() was called for it, or there were too few
+ * descriptors. */
 errint_t efs_request_window(const struct efs_client_request *request, uint32_t index, struct efs_window *window);
 /* The windows and offsets of a coded expert's extents, in the order of its layout; the caller frees them. -EOPNOTSUPP:
  * other processes cannot map the memory; -ENOMEM. */

@@ -407,13 +407,7 @@ EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t r
     X(coded_bytes, gauge, "bytes", "of the chunk pool, handed out coded or on the way")                                \
     X(coded_experts, gauge, "", "experts handed out coded or on the way")                                              \
     X(effective_budget_bytes, gauge, "bytes", "of the budget, what can be had now: the pools are planned for it")      \
-    X(reads_past, counter, "",                                                                                         \
-      "pieces of reads and leases that went past the chunk pool: coded experts had all of it")                         \
-    X(gathered_files, counter, "", "files of the checkpoint that were gathered whole in memory")                       \
-    X(evictions_files, counter, "", "of these, files dropped from memory")                                             \
-    X(whole_files, gauge, "", "files of the checkpoint that are whole in memory")                                      \
-    X(whole_bytes, gauge, "bytes", "of full_pool_bytes, those of such files, also of one that is being gathered")      \
-    X(whole_open_bytes, gauge, "bytes", "of whole_bytes, those of open or mapped files")
+    X(reads_past, counter, "", "pieces of reads and leases that went past the chunk pool: coded experts had all of it")
 
 struct efs_stats {
 #define EFS_STATS_FIELD(name, kind, unit, help) uint64_t name;

@@ -65,6 +65,7 @@ struct efsd {
     uid_t uid;
     gid_t gid;                /* group of the store */
     mode_t mode;              /* permissions of files, bits of 0444: see daemon_set_owner() */
+    bool allow_other;         /* other users have access to the mount, */
     bool restricted;          /* allow_other, and not all users may read the store: the kernel checks modes */
     dev_t device;             /* st_dev of the mount; 0: unknown */
     uint32_t generation;      /* of all nodes except the root, in file handles: see entry_fill() in ops.c */

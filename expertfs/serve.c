@@ -49,7 +49,7 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .reserved_bytes = efsd_buffers_bytes(daemon->buffer_count) + (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
         .per_file_bytes = NAME_BYTES,
         .workers = (unsigned)options->workers,
-        .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
+        .full_pool = true,
         .prealloc = options->prealloc,
         .pools = options->tune[EFSD_TUNE_POOLS],
         .plan = options->tune[EFSD_TUNE_PLAN],
@@ -59,7 +59,7 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .warm = warm ? warm : "auto",
         .no_state = options->no_state,
         .log = efsd_log_line,
-        .chunk_windows = true,
+        .exports = true,
     };
     errint_t rc = efs_open(options->store, &engine, &daemon->fs, err);
     if (rc)
@@ -137,7 +137,8 @@ static void daemon_set_owner(struct efsd *daemon)
     daemon->started = time(NULL);
     daemon->mtime = daemon->info.mtime;
     daemon->mode = (mode_t)(0400 | (store & 0400 ? store & 0044 : 0));
-    daemon->restricted = daemon->mode != all && efsd_options_mounts_with(&daemon->options, "allow_other");
+    daemon->allow_other = efsd_options_mounts_with(&daemon->options, "allow_other");
+    daemon->restricted = daemon->mode != all && daemon->allow_other;
 }
 
 /* After INIT: chooses how opens without passthrough are served, and sets path_note. */
@@ -152,25 +153,22 @@ static void daemon_choose_path(struct efsd *daemon)
                             ? "reads go through the page cache: option direct_io=off"
                             : "reads go through the page cache: the kernel cannot map direct_io files (Linux 6.6)";
     snprintf(daemon->path_note, sizeof(daemon->path_note), "%s%s; %s",
-             kernel->passthrough ? "open experts, and files that are whole in memory, are served by the kernel"
-                                 : "no passthrough: ",
-             kernel->no_passthrough, plain);
+             kernel->passthrough ? "open experts are served by the kernel" : "no passthrough: ", kernel->no_passthrough,
+             plain);
 }
 
 /* An error is only logged: without the socket clients open files. */
 static void daemon_open_export(struct efsd *daemon)
 {
     struct efs_error err = {.text = ""};
-    if (daemon->options.no_passthrough || !efsd_kernel_privileged()) /* no full pool, so no expert can be exported */
-        return;
     if (efsd_export_open(daemon, &daemon->export, &err))
         efsd_log(EFS_LOG_WARNING, "no socket for clients: %s; they open files, which is slower", err.text);
 }
 
 static void daemon_start_export(struct efsd *daemon)
 {
-    errint_t rc = daemon->export && daemon->kernel.passthrough ? efsd_export_start(daemon->export) : -EOPNOTSUPP;
-    if (rc && rc != -EOPNOTSUPP)
+    errint_t rc = daemon->export ? efsd_export_start(daemon->export) : 0;
+    if (rc)
         efsd_log(EFS_LOG_WARNING, "no socket for clients: %s; they open files, which is slower", strerror(-rc));
     if (rc) {
         efsd_export_free(daemon->export);
@@ -228,8 +226,6 @@ static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
     if (rc)
         return rc;
     daemon_choose_path(daemon);
-    if (daemon->kernel.passthrough)
-        efs_keep_files(daemon->fs, efsd_whole_ready, daemon);
     efsd_raise_readahead(daemon);
     daemon_start_export(daemon);
     return efsd_session_start(daemon, err);

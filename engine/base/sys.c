@@ -183,7 +183,13 @@ int efs_sys_is_sole_user(int fd)
 
 int efs_sys_memfd_create(const char *name, unsigned flags)
 {
-    return (int)RETRY(memfd_create(name, flags | MFD_CLOEXEC));
+    int fd = (int)RETRY(memfd_create(name, flags | MFD_CLOEXEC));
+    if (fd >= 0 && fchmod(fd, 0400) < 0) {
+        int error = -errno;
+        close(fd);
+        return error;
+    }
+    return fd;
 }
 
 int efs_sys_add_seals(int fd, int seals)

@@ -58,6 +58,7 @@ int efs_sys_drop_cache(int fd, uint64_t offset, uint64_t bytes);
 /* 0 if the file has no open descriptor or mapping other than fd, in any process; -EAGAIN if it has; another -errno
  * if the kernel or file system does not support the check. */
 int efs_sys_is_sole_user(int fd);
+/* Of mode 0400: other users, and processes of this user by mistake, cannot reopen it for writing. */
 int efs_sys_memfd_create(const char *name, unsigned flags);
 int efs_sys_add_seals(int fd, int seals);
 /* Creates a private tmpfs with huge pages that is not mounted anywhere. Returns a descriptor of its root. Requires

@@ -9,7 +9,6 @@
 #include "container.h"
 #include "cache.h"
 #include "extent.h"
-#include "whole.h"
 
 #include <errno.h>
 
@@ -143,11 +142,10 @@ static uint64_t segments_remaining(const struct efs *fs)
 
 /* What budget_reclaim() may free, besides free memory files and full experts that are not kept. */
 enum reclaim {
-    RECLAIM_FILES = 1,     /* checkpoint files that are whole in memory */
-    RECLAIM_SEGMENTS = 2,  /* segments above the plan */
-    RECLAIM_KEPT = 4,      /* full experts that the policy keeps; with SEGMENTS those down to the floor, too */
-    RECLAIM_LONG_REFS = 8, /* segments with long-term references */
-    RECLAIM_ALL = RECLAIM_FILES | RECLAIM_SEGMENTS | RECLAIM_KEPT
+    RECLAIM_SEGMENTS = 1,  /* segments above the plan */
+    RECLAIM_KEPT = 2,      /* full experts that the policy keeps; with SEGMENTS those down to the floor, too */
+    RECLAIM_LONG_REFS = 4, /* segments with long-term references */
+    RECLAIM_ALL = RECLAIM_SEGMENTS | RECLAIM_KEPT
 };
 
 /* Frees or starts to free some memory, up to `bytes` of free memory files: the one order of eviction between the pools.
@@ -157,7 +155,7 @@ static bool budget_reclaim(struct efs *fs, uint64_t bytes, unsigned what)
     uint64_t before = fs->account.bytes[EFS_ACCOUNT_FULL], remaining = segments_remaining(fs);
     bool segments = (what & RECLAIM_SEGMENTS) && remaining > fs->account.floor_segments;
     efs_full_drop_free_memfiles(fs, bytes);
-    if (fs->account.bytes[EFS_ACCOUNT_FULL] < before || ((what & RECLAIM_FILES) && efs_whole_evict_oldest(fs)))
+    if (fs->account.bytes[EFS_ACCOUNT_FULL] < before)
         return true;
     if (segments && remaining > segments_needed(fs) && segment_retire(fs, what & RECLAIM_LONG_REFS))
         return true;
@@ -182,24 +180,11 @@ errint_t efs_budget_add_segment(struct efs *fs, bool may_evict)
             return -ENOMEM;
         /* the chunk pool is below its plan: evict experts that the plan does not keep full */
         bool kept = fs->arena.segment_count >= fs->account.planned_segments;
-        if (!budget_reclaim(fs, used + bytes - budget, RECLAIM_FILES | (kept ? RECLAIM_KEPT : 0u)))
+        if (!budget_reclaim(fs, used + bytes - budget, kept ? RECLAIM_KEPT : 0u))
             return -ENOMEM;
     }
     errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_check_memory(fs, bytes);
     return rc == 0 ? efs_grow_add_segment(fs) : rc;
-}
-
-errint_t efs_budget_reserve_file(struct efs *fs, uint64_t bytes)
-{
-    uint64_t budget = fs->account.budget_bytes, used;
-    while ((used = fs->account.used_bytes) + bytes > budget) {
-        used -= fs->account.bytes[EFS_ACCOUNT_RETURNING] + fs->account.bytes[EFS_ACCOUNT_RETIRING];
-        if (used + bytes <= budget)
-            return -EAGAIN;
-        if (!budget_reclaim(fs, used + bytes - budget, RECLAIM_SEGMENTS))
-            return -ENOMEM;
-    }
-    return efs_grow_check_memory(fs, bytes);
 }
 
 uint64_t efs_budget_over(const struct efs *fs)
@@ -211,8 +196,6 @@ uint64_t efs_budget_over(const struct efs *fs)
 
 void efs_budget_shrink(struct efs *fs)
 {
-    if (fs->account.used_bytes > fs->account.budget_bytes)
-        efs_whole_abandon(fs, false);
     uint64_t over;
     while ((over = efs_budget_over(fs)) && budget_reclaim(fs, over, RECLAIM_ALL | RECLAIM_LONG_REFS))
         ;
@@ -222,8 +205,7 @@ void efs_budget_shrink(struct efs *fs)
  * segment, or the end of a copy. Each requests EFS_RETRY_BUDGET at its end. */
 static bool budget_will_free(const struct efs *fs)
 {
-    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || efs_full_pool(fs)->copied_count || efs_whole_will_free(fs) ||
-           segments_retiring_soon(fs);
+    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || efs_full_pool(fs)->copied_count || segments_retiring_soon(fs);
 }
 
 static bool budget_is_settled(const struct efs *fs)

@@ -78,9 +78,6 @@ uint64_t efs_budget_coded(const struct efs *fs);
  * segments above the plan, evictable full experts, kept full experts without leases, segments down to the floor.
  * -EAGAIN: memory is being freed, and what waits is retried afterwards; -ENOMEM: all memory is held. */
 errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile);
-/* Makes room for the next bytes of a checkpoint file that is gathered in memory: frees free memory files and segments
- * above the plan, evicts full experts that are not kept. -EAGAIN: EFS_RETRY_IDLE follows; -ENOMEM. */
-errint_t efs_budget_reserve_file(struct efs *fs, uint64_t bytes);
 /* Sets the requested budget, which is at least the minimum, and from it the effective budget
  * (efs_account.budget_bytes) and the floor of the chunk pool. When the store is opened, all of it is planned for the
  * chunk pool. */

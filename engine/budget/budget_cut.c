@@ -2,9 +2,9 @@
 /*
  * budget_cut.c - the effective budget, and its cut into pools.
  *
- * The budget consists of: fixed memory; checkpoint files that are kept whole; one or two segments for chunks that are
- * read and not kept; the share of prefetch; the recent peak of leases on experts outside of F; and the pools. F is
- * memory files; C, S and E share the chunk pool, of which 3 % stay unused between blocks of different sizes.
+ * The budget consists of: fixed memory; one or two segments for chunks that are read and not kept; the share of
+ * prefetch; the recent peak of leases on experts outside of F; and the pools. F is memory files; C, S and E share the
+ * chunk pool, of which 3 % stay unused between blocks of different sizes.
  *
  * The effective budget is the part of the requested budget that the system can provide. The pools are
  * planned for it. Planned for the requested budget, they would count on segments that are never allocated and lose
@@ -18,7 +18,6 @@
 #include "budget.h"
 
 #include "cache.h"
-#include "whole.h"
 
 #define TRANSIENT_SHARE 64 /* of the memory for chunks that are read, decoded and not kept: a segment or two */
 #define CHUNK_FILL 0.97    /* of the chunk pool can be used, as blocks do not fit seamlessly */
@@ -39,7 +38,6 @@ static uint64_t cut_for_leases(const struct efs *fs, uint64_t available)
 void efs_budget_cut(struct efs *fs)
 {
     const double *ratio = efs_cache_tuning(fs)->ratio;
-    efs_account_set_files(&fs->account, fs->whole->bytes);
     uint64_t segment = fs->arena.segment_bytes, available = efs_account_available(&fs->account);
     uint64_t leases = cut_for_leases(fs, available), transient = available / TRANSIENT_SHARE > segment ? 2 : 1;
     uint64_t prefetch = (fs->account.prefetch_bytes + segment - 1) / segment;

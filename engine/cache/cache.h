@@ -136,7 +136,6 @@ void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capac
 /* Changes the policy, which takes over cache state, counts, pins and user pins; call efs_budget_cut() afterwards.
  * Without lock. 0, -ENOMEM. */
 errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind);
-bool efs_cache_user_pinned(const struct efs *fs, uint32_t expert);
 /* Pins an expert to pool F or C; M removes the pin. */
 void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
 

@@ -44,14 +44,6 @@ bool efs_cache_pinned(const struct efs *fs, uint32_t expert)
     return expert < fs->store->expert_count && fs->cache->expert[expert].pins > 0;
 }
 
-bool efs_cache_user_pinned(const struct efs *fs, uint32_t expert)
-{
-    const struct efs_cache *r = fs->cache;
-    if (expert >= fs->store->expert_count || !r->policy)
-        return false;
-    return efs_policy_user_pinned(r->policy, r->expert[expert].layer, r->expert[expert].index) != EFS_POOL_M;
-}
-
 uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers)
 {
     uint32_t count = 0;

@@ -9,7 +9,6 @@
 #include "cache.h"
 #include "container.h"
 #include "extent_internal.h"
-#include "whole.h"
 
 #include "codec_table.h"
 #include "hash.h"
@@ -27,6 +26,7 @@ struct efs_demotion {
     uint32_t head, count;
     uint32_t expert, extent, extent_end; /* being demoted */
     bool working, cancelled;             /* cancelled: ends after the current extent */
+    uint64_t largest_bytes;              /* memory file of the largest expert */
     bool reserved;                       /* room in the budget for the following */
     struct efs_codec_scratch *scratch;   /* larger than the workers' scratch, for encoding */
     uint8_t *e, *sm;
@@ -148,11 +148,12 @@ static uint64_t segments_minimum_bytes(const struct efs *fs)
 
 /* Charges bytes to the budget, as fixed. false: the rest would not hold the memory that is pinned now, or the largest
  * expert. */
-static bool demotion_reserve(struct efs *fs, uint64_t bytes)
+static bool demotion_reserve(const struct efs_demotion *d, uint64_t bytes)
 {
+    struct efs *fs = d->fs;
     efs_lock(fs);
     uint64_t left = fs->account.budget_bytes, least = fs->account.floor_segments * fs->arena.segment_bytes;
-    uint64_t fixed = efs_account_fixed(&fs->account) + bytes, always = fixed + least + fs->whole->largest_bytes;
+    uint64_t fixed = efs_account_fixed(&fs->account) + bytes, always = fixed + least + d->largest_bytes;
     uint64_t now = fixed + segments_minimum_bytes(fs) + fs->account.bytes[EFS_ACCOUNT_FULL_PINNED];
     bool room = always <= left && now <= left;
     if (room) {
@@ -174,7 +175,7 @@ static bool demotion_alloc_buffers(struct efs_demotion *d)
     for (unsigned f = 0; f < EFS_FORMAT_COUNT; f++)
         if (efs_shard_sm_bound((enum efs_format)f, n) > sm)
             sm = efs_shard_sm_bound((enum efs_format)f, n);
-    d->reserved = d->reserved || demotion_reserve(d->fs, e + sm + efs_codec_scratch_encoding_bytes(n));
+    d->reserved = d->reserved || demotion_reserve(d, e + sm + efs_codec_scratch_encoding_bytes(n));
     if (!d->reserved)
         return false;
     d->e = d->e ? d->e : efs_sys_malloc(e);
@@ -245,6 +246,9 @@ errint_t efs_demotion_build(struct efs *fs)
         return -ENOMEM;
     d->fs = fs;
     d->job.run = demotion_run;
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        if (efs_memfile_bytes(fs, e) > d->largest_bytes)
+            d->largest_bytes = efs_memfile_bytes(fs, e);
     d->queue = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(*d->queue));
     return d->queue ? 0 : -ENOMEM;
 }

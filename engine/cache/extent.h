@@ -63,7 +63,7 @@ struct efs_extent {
     uint8_t required, resident, protected; /* components: all; in memory; protected by the policy */
     uint8_t list;                          /* enum efs_extent_list */
     uint8_t kind;                          /* the list for it while it is evictable */
-    bool discard;                          /* damaged, or not needed: dropped with the last reference */
+    bool discard;                          /* damaged: dropped with the last reference */
     uint32_t refs;                         /* references; an extent with references is whole and not evicted */
     uint32_t ahead_bytes;                  /* bytes read ahead and not used yet */
     uint64_t scan_clock;                   /* efs_streams.clock at the last read or read-ahead by a stream */
@@ -192,9 +192,6 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, str
  * a demotion, or its load is being cancelled. */
 errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
 void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter);
-/* The bytes of a referenced extent are in memory elsewhere: drops it with its last reference, kept or not, unless a
- * user has pinned its expert. */
-void efs_extent_discard(struct efs *fs, uint32_t extent);
 /* Evicts what is in retiring segments: components that are referenced or being loaded when that ends. */
 void efs_extents_evict_retiring(struct efs *fs);
 /* Whether raw bytes [begin, begin + bytes) of the extent's object can be read by efs_uncached_read() instead of loading

@@ -97,12 +97,6 @@ enum efs_evicted efs_extents_evict(struct efs *fs, unsigned ranks)
     return result;
 }
 
-void efs_extent_discard(struct efs *fs, uint32_t extent)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    x->discard = x->discard || !efs_cache_user_pinned(fs, fs->store->objects[x->object].group);
-}
-
 void efs_extent_evict_first(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];

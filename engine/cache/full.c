@@ -307,8 +307,8 @@ errint_t efs_full_build(struct efs *fs)
     fs->full->at = efs_sys_calloc(count + 1u, sizeof(*fs->full->at));
     if (!fs->full->at)
         return -ENOMEM;
-    efs_memfiles_open(&fs->full->memfiles, fs->options.full_pool);
-    if (fs->options.chunk_windows && fs->full->memfiles.tmpfs >= 0)
+    efs_memfiles_open(&fs->full->memfiles, fs->options.full_pool, fs->options.exports);
+    if (fs->options.exports)
         fs->arena.memfiles = &fs->full->memfiles;
     for (unsigned i = 0; i < 2; i++)
         efs_lru_init(&fs->full->lists[i], &fs->full->at[0].link, sizeof(struct efs_full));

@@ -45,7 +45,7 @@ static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_er
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
     m->want = efs_sys_openat(m->root, ".expertfs/want", O_WRONLY | O_NONBLOCK,
                              0); /* writable for the user of the mount only */
-    m->export = m->want >= 0 ? efs_export_connect(m->root, m->keep_auto || m->keep_bytes) : NULL;
+    m->export = efs_export_connect(m->root, m->keep_auto || m->keep_bytes);
     if (leases && efs_export_room_fd(m->export) < 0)
         efs_export_keep_nothing(m);
     m->open_workers_max = threads == 0                       ? OPEN_WORKERS_DEFAULT

@@ -6,9 +6,8 @@
  * runmoe/, moe-replay/ and bench_gpu/ of tools/) call it. It never takes efs.lock and never includes a header of a room
  * that serves a store.
  *
- * The experts of a mount are received over its socket, or are files that worker threads open and map: a daemon without
- * CAP_SYS_ADMIN has no windows and so no socket, and only its user and root may connect to one (allow_other). They are
- * shared by requests, and open until evicted.
+ * The experts of a mount are received over its socket, or, if a process cannot connect to it, are files that worker
+ * threads open and map. They are shared by requests, and open until evicted.
  *
  *     mount.c          creation and end
  *     mount_request.c  requests: start, waiting, drops

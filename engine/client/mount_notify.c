@@ -22,7 +22,7 @@ bool efs_mount_notify_later(struct efs_mount *m, const char *stack, uint32_t lay
 {
     const size_t heads = (count + EFS_EXPORT_ITEMS - 1) / EFS_EXPORT_ITEMS * offsetof(struct efs_export_ask, item);
     struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
-    if (m->want < 0)
+    if (m->want < 0 && !efs_export_works(m->export))
         return true;
     if (heads + count * sizeof(ask.item[0]) > sizeof(m->uses) - m->uses_bytes)
         return false;

@@ -267,8 +267,8 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
     if (rc == 0 && form != EFS_FORM_FULL && !(m->export && m->export->coded)) {
         if (form == EFS_FORM_CODED)
             return efs_fail(err, -EOPNOTSUPP,
-                            "this mount hands out no coded experts to us (.expertfs/handout says \"coded: no\", or is "
-                            "of another user): it needs passthrough and Linux 6.9; ask for full ones");
+                            "the socket of this mount cannot be reached (address in .expertfs/handout), and only it hands "
+                            "out coded experts; ask for full ones");
         form = EFS_FORM_FULL;
     }
     if (rc < 0)

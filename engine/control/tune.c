@@ -8,7 +8,6 @@
 #include "plan_thread.h"
 #include "text.h"
 #include "tune_text.h"
-#include "whole.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -43,8 +42,7 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     efs_unlock(fs);
     if (!automatic && (rc = efs_budget_check(fs, bytes, used, err)) < 0)
         return rc;
-    efs_whole_sample(fs); /* what is not mapped any more is freed, too */
-    efs_full_sample(fs, UINT32_MAX);
+    efs_full_sample(fs, UINT32_MAX); /* what is not mapped any more is freed, too */
     efs_lock(fs);
     uint64_t floor = efs_account_fixed(&fs->account) + fs->arena.segment_bytes;
     if (automatic && bytes < floor && floor <= memory.limit_bytes)

@@ -39,7 +39,7 @@ enum efs_retry {
     EFS_RETRY_ADMIT,    /* requests that wait for memory */
     EFS_RETRY_EXTENTS,  /* extents that wait for memory */
     EFS_RETRY_SEGMENTS, /* release retiring segments that are empty */
-    EFS_RETRY_IDLE,     /* the disk may be idle: read predicted experts, fill empty memory, gather files */
+    EFS_RETRY_IDLE,     /* the disk may be idle: read predicted experts, fill empty memory */
     EFS_RETRY_PLAN,     /* an input of the plan has changed */
     EFS_RETRY_COUNT
 };

@@ -65,7 +65,6 @@ struct efs {
     struct efs_fragments *fragments; /* NULL: the store has no page checksums */
     struct efs_small_slots *small;
     struct efs_full_pool *full;
-    struct efs_whole_files *whole;
     struct efs_demotion *demotion;
     struct efs_cache *cache;
     struct efs_budget *budget;

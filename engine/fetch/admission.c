@@ -22,7 +22,6 @@
 
 #include "budget.h"
 #include "cache.h"
-#include "whole.h"
 
 #include <errno.h>
 
@@ -30,7 +29,7 @@
 static bool memory_will_come(const struct efs *fs)
 {
     return fs->coded_pinned || efs_full_any_in_use(fs) || !efs_extents_only_long_refs(fs) ||
-           fs->account.bytes[EFS_ACCOUNT_RETIRING] || efs_whole_will_free(fs);
+           fs->account.bytes[EFS_ACCOUNT_RETIRING];
 }
 
 /* Whether an item that found no memory waits for it. An open of a file does not wait for coded experts: the file can be
@@ -93,8 +92,7 @@ static bool bytes_fit(const struct efs *fs, struct efs_held held)
     if (coded > chunks)
         chunks = coded;
     return coded <= efs_budget_coded(fs) &&
-           (full == 0 ||
-            efs_account_fixed(&fs->account) + fs->whole->opened_bytes + chunks + full <= fs->account.budget_bytes);
+           (full == 0 || efs_account_fixed(&fs->account) + chunks + full <= fs->account.budget_bytes);
 }
 
 /* Whether several items wait that cannot be in memory at once, even if nothing else is. A single one is admitted

@@ -15,7 +15,6 @@
  *     lease.c           leases on full experts for opens of their files
  *     use.c             reports uses of experts
  *     read.c            reads of files; small.c: of a few pages; read_rows.c: of rows of a table
- *     gather.c          fills memory files with checkpoint files, reads these
  *
  * A request that waits for memory holds none: the queue takes the memory of all of its items in one critical section,
  * as blocks of the chunk pool and memory files, or nothing. From then on the request waits only for the disk and the
@@ -212,7 +211,7 @@ void efs_use_experts(struct efs *fs, const struct efs_need *needs, uint32_t coun
 /* Bytes of an expert are read. As efs_cache_read(). */
 void efs_use_bytes(struct efs *fs, uint32_t expert, uint64_t bytes);
 
-/* ---- gather.c ---- */
+/* ---- read.c ---- */
 /* The bytes of a file from an offset on that are of one object and in one extent; EFS_NONE: of the header of an
  * expert's file. The offset is in the file. */
 struct efs_file_span {
@@ -221,12 +220,6 @@ struct efs_file_span {
     uint64_t bytes;
 };
 struct efs_file_span efs_file_span(const struct efs *fs, uint32_t file, uint64_t offset);
-/* EFS_RETRY_IDLE: plans the pools for the files in memory; begins to gather the next one, or goes on, if no reader
- * waits for the disk or for memory. With efs.lock held. */
-void efs_gather_run(struct efs *fs);
-/* efs_read() of a file that is in memory up to the end of these bytes. false: it is not. Without lock. */
-bool efs_gather_read(struct efs *fs, uint32_t file, uint64_t offset, void *dst, size_t len, efs_done_fn *done,
-                     void *arg);
 
 /* ---- small.c ---- */
 #define EFS_SMALL_BYTES (32u << 10) /* the limit of a small read */

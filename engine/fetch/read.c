@@ -6,7 +6,6 @@
  * cannot deadlock.
  */
 #include "fetch.h"
-#include "whole.h"
 
 #include "container.h"
 #include "sys.h"
@@ -112,6 +111,19 @@ static void parts_free(struct parts *parts)
 }
 
 /* ---- splitting a read into parts; without lock ---- */
+
+struct efs_file_span efs_file_span(const struct efs *fs, uint32_t file, uint64_t offset)
+{
+    struct efs_file_span span = {.extent = EFS_NONE};
+    efs_view_locate(&fs->view, file, offset, &span.at);
+    span.bytes = span.at.bytes;
+    if (span.at.object != EFS_NONE) {
+        uint64_t end;
+        span.extent = efs_extent_at(fs, span.at.object, span.at.object_offset, &end);
+        span.bytes = end - span.at.object_offset < span.bytes ? end - span.at.object_offset : span.bytes;
+    }
+    return span;
+}
 
 /* Extends the last part by `next` if it continues in the next object of the same shared extent, so that adjacent small
  * objects are one part. false: it does not. */
@@ -368,8 +380,6 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     }
     if (len > size - offset)
         len = (size_t)(size - offset);
-    if (efs_gather_read(fs, file, offset, dst, len, done, arg))
-        return;
     struct read *r = efs_sys_calloc(1, sizeof(*r));
     if (!r) {
         efs_count(&fs->stats, read_errors, 1);
@@ -387,7 +397,6 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         parts_free(&parts);
     uint32_t group = parts.head && parts.head->span.dst == dst ? parts.head->group : EFS_NONE;
     efs_lock(fs);
-    efs_whole_note(fs, file, len);
     struct efs_step step = read_classify(fs, stream, file, offset, len, group);
     read_request(fs, &parts, &step, &served);
     read_ahead(fs, &step, file);

@@ -29,24 +29,41 @@ static errint_t request_tensors(struct efs_client_request *of, uint32_t index, c
     return rc;
 }
 
-/* Drops at most DROPPED_AT_ONCE items; those that are being loaded are released when they complete. */
+/* Marks the items that are being loaded as dropped: they are released when they complete. Those that wait for memory
+ * are cancelled, before other items free memory for them. */
+static void request_drop_loading(struct efs_request *request, uint32_t first, uint32_t end)
+{
+    bool loading = false;
+    pthread_mutex_lock(&request->lock);
+    for (uint32_t i = first; i < end; i++) {
+        struct efs_request_item *item = &request->items[i];
+        if (item->base.state != EFS_ITEM_LOADING)
+            continue;
+        loading = item->was_loading = true;
+        efs_client_item_set(&request->base, &item->base, EFS_ITEM_DROPPED, 0);
+    }
+    pthread_mutex_unlock(&request->lock);
+    if (!loading)
+        return;
+    efs_lock(request->fs);
+    efs_admission_cancel(request->fs, request, NULL);
+    efs_unlock(request->fs);
+}
+
+/* Drops at most DROPPED_AT_ONCE items. */
 static void request_drop_some(struct efs_request *request, uint32_t first, uint32_t end)
 {
     struct efs *fs = request->fs;
     int fd[DROPPED_AT_ONCE];
-    bool was_ready[DROPPED_AT_ONCE], loading = false;
+    bool was_ready[DROPPED_AT_ONCE];
     pthread_mutex_lock(&request->lock);
     for (uint32_t i = first; i < end; i++) {
         struct efs_request_item *item = &request->items[i];
         was_ready[i - first] = item->base.state == EFS_ITEM_READY;
-        item->was_loading |= item->base.state == EFS_ITEM_LOADING;
-        loading |= item->base.state == EFS_ITEM_LOADING;
         efs_client_item_set(&request->base, &item->base, EFS_ITEM_DROPPED, 0);
     }
     pthread_mutex_unlock(&request->lock);
     efs_lock(fs);
-    if (loading)
-        efs_admission_cancel(fs, request, NULL);
     for (uint32_t i = first; i < end; i++) {
         fd[i - first] = -1;
         efs_item_set_held(fs, &request->items[i], false);
@@ -64,6 +81,7 @@ static void request_drop_some(struct efs_request *request, uint32_t first, uint3
 
 static void request_drop(struct efs_client_request *of, uint32_t first, uint32_t end)
 {
+    request_drop_loading(efs_request_of(of), first, end);
     for (; first < end; first += DROPPED_AT_ONCE)
         request_drop_some(efs_request_of(of), first, end - first < DROPPED_AT_ONCE ? end : first + DROPPED_AT_ONCE);
 }

@@ -4,7 +4,6 @@
 #include "fetch.h"
 
 #include "cache.h"
-#include "whole.h"
 #include "plan_thread.h"
 #include "prefetcher.h"
 #include "record.h"
@@ -23,7 +22,6 @@ static void uses_place(struct efs *fs, const struct efs_uses *uses)
 void efs_use_experts(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_use_kind kind)
 {
     struct efs_uses uses;
-    efs_whole_yield(fs);
     efs_cache_request(fs, needs, count, kind, &uses);
     uses_place(fs, &uses);
 }

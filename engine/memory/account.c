@@ -30,11 +30,6 @@ void efs_account_set_prefetch(struct efs_account *a, uint64_t bytes)
     a->prefetch_bytes = bytes;
 }
 
-void efs_account_set_files(struct efs_account *a, uint64_t bytes)
-{
-    a->files_bytes = bytes;
-}
-
 bool efs_account_adds_up(const struct efs_account *a, uint64_t segments_bytes)
 {
     uint64_t sum = 0;

@@ -36,7 +36,6 @@ struct efs_account {
     uint64_t prefetch_bytes;   /* share of the chunk pool for prefetched experts */
     uint64_t floor_segments;   /* minimum of the chunk pool */
     uint64_t planned_segments; /* size of the chunk pool by the plan */
-    uint64_t files_bytes;      /* for checkpoint files that are kept whole: no pool is planned for them */
     uint64_t unplanned_bytes;  /* part of the budget that the plan gives to no pool: a store has more than experts */
 };
 
@@ -66,7 +65,6 @@ void efs_account_return(struct efs_account *account, enum efs_account_kind kind,
 void efs_account_set_budget(struct efs_account *account, uint64_t budget_bytes, uint64_t floor_segments);
 void efs_account_set_planned(struct efs_account *account, uint64_t segments, uint64_t unplanned_bytes);
 void efs_account_set_prefetch(struct efs_account *account, uint64_t bytes);
-void efs_account_set_files(struct efs_account *account, uint64_t bytes);
 
 /* Assertions, true whenever the lock is released. */
 /* The kinds add up, no part exceeds its whole, and the chunk pool has this many bytes. */
@@ -79,11 +77,11 @@ static inline uint64_t efs_account_fixed(const struct efs_account *account)
 {
     return account->bytes[EFS_ACCOUNT_FIXED] + account->bytes[EFS_ACCOUNT_MEASURING];
 }
-/* The budget less fixed memory and checkpoint files that are kept whole. */
+/* The budget less fixed memory. */
 static inline uint64_t efs_account_available(const struct efs_account *account)
 {
-    uint64_t other = efs_account_fixed(account) + account->files_bytes;
-    return account->budget_bytes > other ? account->budget_bytes - other : 0;
+    uint64_t fixed = efs_account_fixed(account);
+    return account->budget_bytes > fixed ? account->budget_bytes - fixed : 0;
 }
 
 #endif

@@ -149,6 +149,7 @@ static uint8_t *segment_map(const struct efs_arena *arena, uint8_t *at, struct e
     uint8_t *base = arena->memfiles ? efs_window_file_map(arena->memfiles, at, bytes, file) : NULL;
     if (base)
         return base;
+    *file = (struct efs_window_file){.number = 0};
     if (!at)
         return map_aligned(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
     return efs_sys_mprotect(at, bytes, PROT_READ | PROT_WRITE) < 0 ? NULL : at;
@@ -211,10 +212,10 @@ static void release_pages(const struct efs_arena *arena, const struct efs_arena_
 void efs_arena_discard(struct efs_arena *arena, const struct efs_pending_segment *pending)
 {
     struct efs_segment *s = &arena->segments[pending->segment];
-    if (pending->base && pending->file.name)
-        efs_window_file_empty(arena->memfiles, &pending->file, pending->base, arena->segment_bytes);
-    if (pending->base)
+    if (pending->base) {
+        efs_window_file_free(arena->memfiles, &pending->file, pending->base, arena->segment_bytes, true);
         release_pages(arena, &arena->nodes[s->node], pending->base);
+    }
     free(pending->allocated);
     s->pending = false;
     arena->nodes[s->node].pending_count--;
@@ -287,8 +288,7 @@ void efs_arena_release_pages(struct efs_arena *arena, uint32_t segment)
     for (struct efs_chunk_watch *watch = arena->watch; watch; watch = watch->next)
         watch->gone(watch->arg, s->base);
     pthread_mutex_unlock(&arena->watch_lock);
-    if (s->file.name)
-        efs_window_file_empty(arena->memfiles, &s->file, s->base, arena->segment_bytes);
+    efs_window_file_free(arena->memfiles, &s->file, s->base, arena->segment_bytes, true);
     release_pages(arena, &arena->nodes[s->node], s->base);
     s->pages_released = true;
 }
@@ -298,10 +298,12 @@ static void segment_drop(struct efs_arena *arena, uint32_t segment, bool empty)
 {
     struct efs_segment *s = &arena->segments[segment];
     struct efs_arena_node *node = &arena->nodes[s->node];
-    if (!s->pages_released && empty)
+    if (!s->pages_released && empty) {
         efs_arena_release_pages(arena, segment);
-    else if (!s->pages_released)
+    } else if (!s->pages_released) {
+        efs_window_file_free(arena->memfiles, &s->file, s->base, arena->segment_bytes, false);
         release_pages(arena, node, s->base);
+    }
     free(s->allocated);
     if (s->populated) {
         atomic_fetch_sub(&arena->populated_bytes, arena->segment_bytes);

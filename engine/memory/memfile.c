@@ -3,8 +3,12 @@
  * memfile.c - see memfile.h.
  *
  * Descriptors passed to other processes are opened through a read-only clone of the tmpfs mount: a process that reopens
- * one by /proc/self/fd or /proc/PID/fd goes through the same mount and gets EROFS for any modification, also as root. A
- * memfd is sealed instead.
+ * one by /proc/self/fd or /proc/PID/fd goes through the same mount and gets EROFS for any modification, also as root.
+ *
+ * A tmpfs needs CAP_SYS_ADMIN; without it each memory file is a memfd, reopened for reading. The size of a window is
+ * sealed, its content is not: the kernel punches no hole into a file that is sealed against writes, and the memory
+ * could not be taken from processes that map it. Its mode keeps other users from opening it for writing. An EXPORTED
+ * file is sealed against writes, too.
  */
 #include "memfile.h"
 
@@ -20,9 +24,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs)
+#define MEMFDS_PART 2u /* memfds take at most 1/MEMFDS_PART of the descriptors that the process may have */
+#define WINDOW_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs, bool memfds)
 {
-    *memfiles = (struct efs_memfiles){.tmpfs = -1, .readonly = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
+    *memfiles = (struct efs_memfiles){.tmpfs = -1, .readonly = -1, .memfds = memfds, .lock = PTHREAD_MUTEX_INITIALIZER};
     if (!tmpfs)
         return;
     memfiles->tmpfs = efs_sys_huge_tmpfs();
@@ -57,6 +64,52 @@ static struct memfile_name name_of(uint64_t number)
     return name;
 }
 
+/* ftruncate(2) beyond RLIMIT_FSIZE raises SIGXFSZ, perhaps in a thread of the program. */
+static bool may_have_size(size_t bytes)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur >= bytes;
+}
+
+/* ---- memfds ---- */
+
+static void memfd_close(struct efs_memfiles *memfiles, int fd)
+{
+    efs_sys_close(fd);
+    atomic_fetch_sub(&memfiles->memfd_count, 1);
+}
+
+/* Maps a new memfd. NULL: no memory, too few descriptors, or a seal was refused. */
+static uint8_t *memfd_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, int seals, int *fd)
+{
+    struct rlimit limit;
+    uint8_t *data = NULL;
+    *fd = -1;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && atomic_load(&memfiles->memfd_count) >= limit.rlim_cur / MEMFDS_PART)
+        return NULL;
+    int memfd = may_have_size(bytes) ? efs_sys_memfd_create("expertfs", MFD_ALLOW_SEALING) : -1;
+    if (memfd < 0)
+        return NULL;
+    atomic_fetch_add(&memfiles->memfd_count, 1);
+    if (efs_sys_ftruncate(memfd, bytes) == 0 && (!seals || efs_sys_add_seals(memfd, seals) == 0))
+        data = efs_sys_mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), memfd, 0);
+    if (data)
+        *fd = memfd;
+    else
+        memfd_close(memfiles, memfd);
+    return data;
+}
+
+/* A descriptor for other processes. -errno. */
+static int memfd_open_readonly(int memfd)
+{
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", memfd);
+    return efs_sys_open(path, O_RDONLY, 0);
+}
+
+/* ---- memory files ---- */
+
 /* Creates a file in the tmpfs, open for writing. -errno on failure. */
 static int tmpfs_create(struct efs_memfiles *memfiles, uint64_t *name)
 {
@@ -73,6 +126,8 @@ void efs_memfile_free(struct efs_memfile *memfile)
         efs_sys_munmap(memfile->data, memfile->bytes);
     if (memfile->fd >= 0)
         efs_sys_close(memfile->fd);
+    if (memfile->memfd >= 0)
+        memfd_close(memfile->memfiles, memfile->memfd);
     if (memfile->name)
         efs_sys_unlinkat(memfile->memfiles->tmpfs, name_of(memfile->name).text, 0);
     free(memfile);
@@ -83,16 +138,15 @@ void efs_memfile_unmap_in_child(const struct efs_memfile *memfile)
     efs_sys_munmap(memfile->data, memfile->bytes);
     if (memfile->fd >= 0)
         efs_sys_close(memfile->fd);
+    if (memfile->memfd >= 0)
+        efs_sys_close(memfile->memfd);
 }
 
 /* Maps a new file of the tmpfs, whose huge pages are about ten times cheaper to allocate and map. NULL on failure. */
 static uint8_t *tmpfs_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, uint64_t *name)
 {
-    struct rlimit limit;
     uint8_t *data = NULL;
-    /* ftruncate(2) beyond RLIMIT_FSIZE raises SIGXFSZ, perhaps in a thread of the program */
-    bool may = memfiles->tmpfs >= 0 && (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur >= bytes);
-    int fd = may ? tmpfs_create(memfiles, name) : -1;
+    int fd = memfiles->tmpfs >= 0 && may_have_size(bytes) ? tmpfs_create(memfiles, name) : -1;
     if (fd < 0)
         return NULL;
     if (efs_sys_ftruncate(fd, bytes) == 0)
@@ -108,12 +162,15 @@ struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes)
     struct efs_memfile *memfile = efs_sys_calloc(1, sizeof(*memfile));
     if (!memfile)
         return NULL;
-    *memfile = (struct efs_memfile){.kind = EFS_MEMFILE_PRIVATE, .memfiles = memfiles, .fd = -1, .bytes = bytes};
+    *memfile =
+        (struct efs_memfile){.kind = EFS_MEMFILE_PRIVATE, .memfiles = memfiles, .fd = -1, .memfd = -1, .bytes = bytes};
     memfile->data = tmpfs_map(memfiles, NULL, bytes, &memfile->name);
-    if (!memfile->data) {
+    if (!memfile->data)
         memfile->name = 0;
+    if (!memfile->data && memfiles->memfds)
+        memfile->data = memfd_map(memfiles, NULL, bytes, 0, &memfile->memfd);
+    if (!memfile->data)
         memfile->data = efs_sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    }
     if (!memfile->data) {
         free(memfile);
         return NULL;
@@ -128,25 +185,30 @@ void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes)
     memfile->file_bytes = file_bytes;
 }
 
-static errint_t memfile_have_pages(struct efs_memfile *memfile, uint64_t offset, size_t bytes)
+/* The file, open for writing; the caller closes it if it has a name. < 0: it is anonymous, or -errno. */
+static int memfile_open(const struct efs_memfile *memfile)
 {
-    int fd = memfile->name ? efs_sys_openat(memfile->memfiles->tmpfs, name_of(memfile->name).text, O_RDWR, 0) : -1;
-    errint_t rc = fd < 0 ? -EBADF : efs_sys_fallocate(fd, FALLOC_FL_KEEP_SIZE, offset, bytes);
-    if (fd >= 0)
+    return memfile->name ? efs_sys_openat(memfile->memfiles->tmpfs, name_of(memfile->name).text, O_RDWR, 0)
+                         : memfile->memfd;
+}
+
+static void memfile_close(const struct efs_memfile *memfile, int fd)
+{
+    if (memfile->name && fd >= 0)
         efs_sys_close(fd);
-    return rc == 0 ? 0 : efs_sys_populate(memfile->data + offset, bytes, NULL);
+}
+
+static errint_t memfile_have_pages(struct efs_memfile *memfile)
+{
+    int fd = memfile_open(memfile);
+    errint_t rc = fd < 0 ? -EBADF : efs_sys_fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes);
+    memfile_close(memfile, fd);
+    return rc == 0 ? 0 : efs_sys_populate(memfile->data, memfile->bytes, NULL);
 }
 
 errint_t efs_memfile_reserve(struct efs_memfile *memfile)
 {
-    bool has = memfile->kind != EFS_MEMFILE_PRIVATE || memfile->populated;
-    return has ? 0 : memfile_have_pages(memfile, 0, memfile->bytes);
-}
-
-errint_t efs_memfile_reserve_range(struct efs_memfile *memfile, uint64_t offset, size_t bytes)
-{
-    assert(memfile->kind == EFS_MEMFILE_PRIVATE && offset + bytes <= memfile->bytes);
-    return memfile_have_pages(memfile, offset, bytes);
+    return memfile->kind != EFS_MEMFILE_PRIVATE || memfile->populated ? 0 : memfile_have_pages(memfile);
 }
 
 errint_t efs_memfile_populate(struct efs_memfile *memfile)
@@ -155,27 +217,41 @@ errint_t efs_memfile_populate(struct efs_memfile *memfile)
     assert(memfile->kind == EFS_MEMFILE_PRIVATE);
     /* Not MADV_POPULATE_WRITE for a named file: it holds mmap_lock while it clears pages, and other threads' mmap(2)
      * and munmap(2) wait. Touching a page that is allocated cannot fail. */
-    errint_t rc = memfile_have_pages(memfile, 0, memfile->bytes);
+    errint_t rc = memfile_have_pages(memfile);
     for (size_t at = 0; rc == 0 && at < memfile->bytes; at += EFS_ALIGN)
         data[at] = 0;
     memfile->populated = rc == 0;
     return rc;
 }
 
-static errint_t named_cut(const struct efs_memfile *memfile)
+/* Truncates it to its file's size; a memfd is sealed. */
+static errint_t memfile_cut(const struct efs_memfile *memfile)
 {
-    int fd = efs_sys_openat(memfile->memfiles->tmpfs, name_of(memfile->name).text, O_RDWR, 0);
+    int fd = memfile_open(memfile);
     errint_t rc = fd < 0 ? fd : efs_sys_ftruncate(fd, memfile->file_bytes);
-    if (fd >= 0)
-        efs_sys_close(fd);
+    memfile_close(memfile, fd);
+    if (rc == 0 && !memfile->name)
+        rc = efs_sys_add_seals(fd, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     return rc;
 }
 
-/* Truncates the file to file_bytes and opens it. On -errno its kind is unchanged. */
-static errint_t export_named(struct efs_memfile *memfile)
+/* A descriptor for other processes. -errno. */
+static int memfile_open_readonly(const struct efs_memfile *memfile)
 {
-    errint_t rc = memfile->kind == EFS_MEMFILE_EXPORTED ? 0 : named_cut(memfile);
-    int fd = rc < 0 ? rc : efs_sys_openat(memfile->memfiles->readonly, name_of(memfile->name).text, O_RDONLY, 0);
+    return memfile->name
+               ? efs_sys_openat(memfile->memfiles->readonly, name_of(memfile->name).text, O_RDONLY | O_NOFOLLOW, 0)
+               : memfd_open_readonly(memfile->memfd);
+}
+
+/* memfiles->lock held. Truncates the file to file_bytes and opens it. On -errno its kind is unchanged. */
+static errint_t memfile_export(struct efs_memfile *memfile)
+{
+    if (memfile->kind == EFS_MEMFILE_WINDOW || (!memfile->name && memfile->memfd < 0))
+        return -EBUSY;
+    if (memfile->fd >= 0)
+        return 0;
+    errint_t rc = memfile->kind == EFS_MEMFILE_EXPORTED ? 0 : memfile_cut(memfile);
+    int fd = rc < 0 ? rc : memfile_open_readonly(memfile);
     if (fd < 0)
         return fd;
     /* Mapped by the same open file, which is then the only one: see efs_memfile_is_mapped_elsewhere(). A later write by
@@ -190,46 +266,16 @@ static errint_t export_named(struct efs_memfile *memfile)
     return 0;
 }
 
-/* Copies the content to a sealed memfd and maps that in its place; readers of the mapping see the same bytes. */
-static errint_t export_anonymous(struct efs_memfile *memfile)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < memfile->bytes)
-        return -EFBIG;
-    int fd = efs_sys_memfd_create("expertfs", MFD_ALLOW_SEALING);
-    if (fd < 0)
-        return fd;
-    errint_t rc = efs_sys_pwrite_all(fd, memfile->data, (size_t)memfile->file_bytes, 0);
-    if (rc == 0)
-        rc = efs_sys_add_seals(fd, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    if (rc == 0 && !efs_sys_mmap(memfile->data, memfile->bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0))
-        rc = errno ? -errno : -ENOMEM;
-    if (rc < 0) {
-        efs_sys_close(fd);
-        return rc;
-    }
-    memfile->fd = fd;
-    memfile->kind = EFS_MEMFILE_EXPORTED;
-    return 0;
-}
-
-/* memfiles->lock held. */
-static errint_t memfile_export(struct efs_memfile *memfile)
-{
-    if (memfile->kind == EFS_MEMFILE_WINDOW)
-        return -EBUSY;
-    if (memfile->fd >= 0)
-        return 0;
-    return memfile->name ? export_named(memfile) : export_anonymous(memfile);
-}
-
 /* memfiles->lock held. */
 static errint_t memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
     if (memfile->kind != EFS_MEMFILE_PRIVATE)
         return memfile->kind == EFS_MEMFILE_WINDOW ? 0 : -EBUSY;
-    if (!memfile->name) /* a sealed memfd cannot be punched while clients map it */
+    if (!memfile->name && memfile->memfd < 0)
         return -EBUSY;
+    errint_t rc = memfile->name ? 0 : efs_sys_add_seals(memfile->memfd, WINDOW_SEALS);
+    if (rc < 0)
+        return rc;
     memfile->kind = EFS_MEMFILE_WINDOW;
     memfile->window = atomic_fetch_add(&memfiles->windows, 1) + 1;
     return 0;
@@ -276,30 +322,41 @@ bool efs_memfile_is_mapped_elsewhere(struct efs_memfiles *memfiles, struct efs_m
 int efs_memfile_open_window(const struct efs_memfile *memfile)
 {
     assert(memfile->kind == EFS_MEMFILE_WINDOW);
-    return efs_sys_openat(memfile->memfiles->readonly, name_of(memfile->name).text, O_RDONLY | O_NOFOLLOW, 0);
+    return memfile_open_readonly(memfile);
 }
 
 /* ---- segments of the chunk pool ---- */
 
 uint8_t *efs_window_file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, struct efs_window_file *file)
 {
-    uint64_t name;
-    uint8_t *data = tmpfs_map(memfiles, at, bytes, &name);
-    *file = (struct efs_window_file){0};
+    *file = (struct efs_window_file){.memfd = -1};
+    uint8_t *data = tmpfs_map(memfiles, at, bytes, &file->name);
+    if (!data) {
+        file->name = 0;
+        data = memfiles->memfds ? memfd_map(memfiles, at, bytes, WINDOW_SEALS, &file->memfd) : NULL;
+    }
     if (data)
-        *file = (struct efs_window_file){name, atomic_fetch_add(&memfiles->windows, 1) + 1};
+        file->number = atomic_fetch_add(&memfiles->windows, 1) + 1;
     return data;
 }
 
 int efs_window_file_open(struct efs_memfiles *memfiles, const struct efs_window_file *file)
 {
+    if (!file->number)
+        return -EOPNOTSUPP;
     return file->name ? efs_sys_openat(memfiles->readonly, name_of(file->name).text, O_RDONLY | O_NOFOLLOW, 0)
-                      : -EOPNOTSUPP;
+                      : memfd_open_readonly(file->memfd);
 }
 
-void efs_window_file_empty(struct efs_memfiles *memfiles, const struct efs_window_file *file, uint8_t *data,
-                           size_t bytes)
+void efs_window_file_free(struct efs_memfiles *memfiles, const struct efs_window_file *file, uint8_t *data,
+                          size_t bytes, bool empty)
 {
-    efs_sys_madvise(data, bytes, MADV_REMOVE);
-    efs_sys_unlinkat(memfiles->tmpfs, name_of(file->name).text, 0);
+    if (!file->number)
+        return;
+    if (empty)
+        efs_sys_madvise(data, bytes, MADV_REMOVE);
+    if (file->name)
+        efs_sys_unlinkat(memfiles->tmpfs, name_of(file->name).text, 0);
+    else
+        memfd_close(memfiles, file->memfd);
 }

@@ -4,8 +4,9 @@
  * make system calls and are called without efs.lock. A memory file is used by one owner at a time; only
  * efs_memfile_export(), efs_memfile_make_window() and efs_memfile_is_mapped_elsewhere() may be called concurrently.
  *
- * A memory file keeps no descriptor open, because the process may have few (RLIMIT_NOFILE): it is a file of a private
- * tmpfs that is opened by name when needed, or an anonymous shared mapping. The descriptor of an EXPORTED file stays
+ * It is a file of a private tmpfs, which is opened by name when needed, because the process may have few descriptors
+ * (RLIMIT_NOFILE); or, without the privilege for a tmpfs, a memfd, whose descriptor stays open; or, if it need not be
+ * passed on or there are too few descriptors, an anonymous shared mapping. The descriptor of an EXPORTED file stays
  * open until efs_memfile_take_fd().
  *
  * PRIVATE: never passed to another process. It may be refilled with other experts and freed.
@@ -17,8 +18,7 @@
  * WINDOW: its descriptor was passed on as a window; readers expect its content to change to other experts. It is
  * refilled, but never becomes EXPORTED.
  *
- * Transitions: PRIVATE -> EXPORTED or PRIVATE -> WINDOW, both permanent. Anonymous memory becomes EXPORTED by mapping a
- * copy in a sealed memfd in its place, and never becomes a WINDOW.
+ * Transitions: PRIVATE -> EXPORTED or PRIVATE -> WINDOW, both permanent. Anonymous memory stays PRIVATE.
  *
  * Segments of the chunk pool are window files from the start (struct efs_window_file).
  */
@@ -36,15 +36,16 @@
 enum efs_memfile_kind { EFS_MEMFILE_PRIVATE, EFS_MEMFILE_EXPORTED, EFS_MEMFILE_WINDOW };
 
 struct efs_memfile {
-    struct efs_memfile *next;            /* in the list of free memory files */
-    const struct efs_memfiles *memfiles; /* its creator */
-    enum efs_memfile_kind kind;          /* changed only by memfile.c */
-    bool populated;                      /* all its pages are allocated */
+    struct efs_memfile *next;      /* in the list of free memory files */
+    struct efs_memfiles *memfiles; /* its creator */
+    enum efs_memfile_kind kind;    /* changed only by memfile.c */
+    bool populated;                /* all its pages are allocated */
     bool empty; /* set before a WINDOW is freed: freeing it also removes the pages from mappings of other processes,
                    which then read zeros */
     int fd;     /* EXPORTED: read-only descriptor that cannot be reopened for writing; < 0: not open */
     uint32_t window;     /* WINDOW: its id */
-    uint64_t name;       /* file name in the tmpfs; 0: anonymous */
+    uint64_t name;       /* file name in the tmpfs; 0: none */
+    int memfd;           /* open for writing; < 0: none */
     uint8_t *data;       /* mapping; EXPORTED: read-only */
     size_t bytes;        /* whole pages */
     uint64_t file_bytes; /* size of the file that it contains */
@@ -53,14 +54,16 @@ struct efs_memfile {
 /* Creates memory files; one per engine. */
 struct efs_memfiles {
     int tmpfs, readonly; /* root of a private, unmounted tmpfs with huge pages, and of its read-only clone; < 0: not
-                           available, memfds are used */
-    _Atomic uint64_t named;
+                           available */
+    bool memfds;         /* use memfds where a tmpfs is not available */
+    _Atomic uint64_t named, memfd_count;
     _Atomic uint32_t windows; /* last id assigned to a window */
     pthread_mutex_t lock;     /* guards kind, and fd while it is opened, in functions that may be called concurrently */
 };
 
-/* tmpfs: try to create a private tmpfs. Call it before creating memory files. */
-void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs);
+/* tmpfs: try to create a private tmpfs; memfds: else use memfds, because memory files are passed to other processes.
+ * Call it before creating memory files. */
+void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs, bool memfds);
 void efs_memfiles_close(struct efs_memfiles *memfiles); /* call it after freeing all memory files */
 /* Creates a PRIVATE memory file of `bytes` bytes (whole pages), which the caller accounts for. NULL: no memory. */
 struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes);
@@ -71,7 +74,7 @@ void efs_memfile_unmap_in_child(const struct efs_memfile *memfile);
 /* Sets the file size for the next content, which occupies all pages of the memory file. Not for EXPORTED files. */
 void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes);
 /* Makes it EXPORTED, with fd open, or a WINDOW. 0, also if it has that kind already; -EBUSY: it has the other kind, or
- * is anonymous and cannot become a WINDOW; other -errno: its kind is unchanged. */
+ * is anonymous; other -errno: its kind is unchanged. */
 errint_t efs_memfile_export(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 /* Moves the descriptor of an EXPORTED file that is not in use to the caller, which closes it. < 0: it was not open. */
@@ -90,8 +93,6 @@ int efs_memfile_open_window(const struct efs_memfile *memfile);
  * earlier ones. One call allocates large pages for the end, too. Takes some 20 us. -ENOMEM: pages are not available,
  * and the memory must not be written. */
 errint_t efs_memfile_reserve(struct efs_memfile *memfile);
-/* The same for the pages of [offset, offset + bytes), whole pages. */
-errint_t efs_memfile_reserve_range(struct efs_memfile *memfile, uint64_t offset, size_t bytes);
 /* Allocates and clears all pages of a PRIVATE file; the content is undefined afterwards. May take 1 ms per MiB. */
 errint_t efs_memfile_populate(struct efs_memfile *memfile);
 
@@ -101,17 +102,19 @@ errint_t efs_memfile_populate(struct efs_memfile *memfile);
  * not kept open.
  */
 struct efs_window_file {
-    uint64_t name;   /* 0: no file, other processes cannot map it */
-    uint32_t number; /* id of the window */
+    uint64_t name;   /* in the tmpfs; 0: it is a memfd */
+    int memfd;       /* without a name; open for writing */
+    uint32_t number; /* id of the window; 0: no file, other processes cannot map it */
 };
 /* Maps `bytes` bytes (whole pages) for writing, at the reserved address `at`, or anywhere if it is NULL; pages are
- * allocated on first access. NULL: no tmpfs, no descriptor or no memory. */
+ * allocated on first access. NULL: no file, no descriptor or no memory. */
 uint8_t *efs_window_file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, struct efs_window_file *file);
 /* Opens a read-only descriptor to be passed to another process; it cannot be reopened for writing. The caller closes
  * it. -EOPNOTSUPP: no file; -EMFILE, ... */
 int efs_window_file_open(struct efs_memfiles *memfiles, const struct efs_window_file *file);
-/* Removes its pages, also from mappings of other processes, and its name. The mapping at data stays. */
-void efs_window_file_empty(struct efs_memfiles *memfiles, const struct efs_window_file *file, uint8_t *data,
-                           size_t bytes);
+/* Removes its name or closes it; empty: removes its pages before, also from mappings of other processes. The mapping at
+ * data stays. Without a file: no effect. */
+void efs_window_file_free(struct efs_memfiles *memfiles, const struct efs_window_file *file, uint8_t *data,
+                          size_t bytes, bool empty);
 
 #endif

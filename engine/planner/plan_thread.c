@@ -14,7 +14,6 @@
 #include "pools.h"
 #include "sys.h"
 #include "thread.h"
-#include "whole.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -382,7 +381,6 @@ static void sampler_read(struct sampler *sampler, struct efs *fs)
     bool counts = now - sampler->counted_ns >= SAMPLE_NS;
     sampler->read_ns = now;
     sampler->counted_ns = counts ? now : sampler->counted_ns;
-    efs_whole_sample(fs);
     efs_full_sample(fs, SAMPLE_MAPPED);
     efs_grow(fs, counts);
 }

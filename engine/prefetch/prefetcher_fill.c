@@ -82,8 +82,7 @@ static enum fill_state fill_state(struct efs *fs)
     if (state == FILL_ON && pf->fill_segments != fs->account.planned_segments)
         pf->fill_expert = 0;
     pf->fill_segments = state == FILL_ON ? fs->account.planned_segments : pf->fill_segments;
-    if ((state == FILL_ON && fill_next(fs) == EFS_NONE) || (state == FILL_LATER && fs->store->expert_count == 0) ||
-        (state == FILL_ON && fs->account.files_bytes)) /* the files have the experts */
+    if ((state == FILL_ON && fill_next(fs) == EFS_NONE) || (state == FILL_LATER && fs->store->expert_count == 0))
         state = FILL_DONE;
     bool watch = state == FILL_ON && pf->warm == EFS_WARM_AUTO;
     bool idle = efs_plan_thread_machine_idle(fs, watch);

@@ -19,7 +19,6 @@
 #include "thread.h"
 #include "extent_internal.h"
 #include "fetch.h"
-#include "whole.h"
 #include "plain.h"
 #include "prefetcher.h"
 #include "fragment.h"
@@ -47,20 +46,13 @@ struct served {
     struct efs_full_pool full;
     struct efs_budget budget;
     struct efs_leases leases;
-    struct efs_whole_files whole;
 };
-
-static void served_idle(struct efs *fs)
-{
-    efs_prefetcher_run_idle(fs);
-    efs_gather_run(fs);
-}
 
 /* Work that runs when the lock is released, in the order of enum efs_retry; calls into rooms above the caller. */
 static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget_follow,
                                                  [EFS_RETRY_EXTENTS] = efs_extents_retry,
                                                  [EFS_RETRY_SEGMENTS] = efs_budget_retire,
-                                                 [EFS_RETRY_IDLE] = served_idle,
+                                                 [EFS_RETRY_IDLE] = efs_prefetcher_run_idle,
                                                  [EFS_RETRY_ADMIT] = efs_admission_run,
                                                  [EFS_RETRY_PLAN] = efs_plan_thread_replan},
                                        .add_segment = efs_budget_add_segment,
@@ -76,7 +68,6 @@ static struct efs *served_new(const struct efs_options *options)
     fs->full = &s->full;
     fs->budget = &s->budget;
     fs->leases = &s->leases;
-    fs->whole = &s->whole;
     fs->options = *options;
     fs->hooks = &hooks;
     fs->in_flight = 1;
@@ -123,8 +114,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
            s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES + efs_extents_table_bytes(fs) +
            efs_uncached_bytes(fs) + efs_fragments_bytes(fs) + efs_small_slots_bytes(fs) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
-           s->file_count * sizeof(struct efs_whole_file) + (s->expert_count ? efs_cache_bytes(s) : 0) +
-           EFS_STACK_BYTES + /* stack of the plan thread */
+           (s->expert_count ? efs_cache_bytes(s) : 0) + EFS_STACK_BYTES + /* stack of the plan thread */
            efs_record_bytes();
 }
 
@@ -274,8 +264,8 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         return rc;
     efs_budget_build(fs);
     if (efs_uncached_build(fs) < 0 || efs_fragments_build(fs) < 0 || efs_small_build(fs) < 0 ||
-        efs_full_build(fs) < 0 || efs_whole_build(fs) < 0 || efs_leases_build(fs) < 0 || efs_demotion_build(fs) < 0 ||
-        efs_record_build(fs) < 0 || efs_prefetcher_build(fs) < 0)
+        efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
+        efs_prefetcher_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     struct efs_error said = {.text = ""};
     rc = fs->budget_auto ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
@@ -319,7 +309,6 @@ static void served_stop(struct efs *fs)
     efs_plan_thread_free(fs);
     efs_demotion_destroy(fs);
     efs_prefetcher_destroy(fs);
-    efs_whole_destroy(fs);
     efs_full_destroy(fs);
     efs_leases_destroy(fs);
     efs_budget_destroy(fs);
@@ -462,7 +451,6 @@ void efs_stats(struct efs *fs, struct efs_stats *out)
     stats.chunk_used_bytes = fs->arena.used_bytes;
     stats.chunk_extents = efs_extents(fs)->ready_count;
     efs_full_stats(fs, &stats);
-    efs_whole_stats(fs, &stats);
     stats.coded_bytes = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED];
     stats.coded_experts = fs->coded_pinned;
     stats.inflight = inflight;

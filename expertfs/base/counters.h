@@ -19,7 +19,6 @@
     X(wants, "messages to want, and requests of handout, that were taken")                                             \
     X(releases, "files closed for the last time")                                                                      \
     X(opens_passthrough, "opens that the kernel serves from the full pool by itself")                                  \
-    X(opens_whole, "of opens_passthrough, those of files of the checkpoint")                                           \
     X(opens_direct, "opens whose reads go past the page cache")                                                        \
     X(opens_cached, "opens whose reads go through the page cache")                                                     \
     X(opens_control, "opens of files below .expertfs")                                                                 \

@@ -55,6 +55,34 @@ static uint32_t export_experts_max(const struct efsd_export *h)
     return most < EXPERTS_LEAST ? EXPERTS_LEAST : most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
 }
 
+/* Whether the process at the other end is in this group. */
+static bool export_peer_is_in(int fd, const struct ucred *who, gid_t group)
+{
+    socklen_t bytes = 0;
+    bool is_in = who->gid == group;
+    if (is_in || getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &bytes) == 0 || errno != ERANGE) /* or it has none */
+        return is_in;
+    gid_t *groups = malloc(bytes);
+    if (groups && getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &bytes) == 0)
+        for (size_t i = 0; i < bytes / sizeof(*groups); i++)
+            is_in = is_in || groups[i] == group;
+    free(groups);
+    return is_in;
+}
+
+/* The socket serves the users who can read the mount: its owner and root; with allow_other those whom the mode of its
+ * files permits. */
+static bool export_may_connect(const struct efsd_export *h, int fd, struct ucred *who)
+{
+    const struct efsd *daemon = h->daemon;
+    socklen_t room = sizeof(*who);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, who, &room))
+        return false;
+    if (who->uid == daemon->uid || who->uid == 0)
+        return true;
+    return daemon->allow_other && daemon->mode & (export_peer_is_in(fd, who, daemon->gid) ? S_IRGRP : S_IROTH);
+}
+
 static void export_accept(struct efsd_export *h)
 {
     int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), bytes = SEND_BYTES;
@@ -64,8 +92,7 @@ static void export_accept(struct efsd_export *h)
         return;
     }
     struct ucred who;
-    socklen_t room = sizeof(who);
-    bool may = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &room) == 0 && (who.uid == h->daemon->uid || who.uid == 0);
+    bool may = export_may_connect(h, fd, &who);
     struct efsd_export_client *s = may && h->client_count < EFSD_SOCKET_CLIENTS ? calloc(1, sizeof(*s)) : NULL;
     if (!s) {
         close(fd);
@@ -148,7 +175,7 @@ errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, stru
     errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : 0;
     bool reported = false;
     if (!rc) {
-        rc = efsd_socket_open(&h->socket, err);
+        rc = efsd_socket_open(&h->socket, daemon->allow_other, err);
         reported = rc != 0;
     }
     if (!rc)

@@ -6,7 +6,8 @@
  * expertfs/serve.c calls it, to start and stop it. It never calls libfuse, and never blocks on a client: packets are
  * sent and received with MSG_DONTWAIT.
  *
- * The packets are those of expertfs-protocol.h. Root and the user who mounted may connect. Names that users see have
+ * The packets are those of expertfs-protocol.h. Root and the user who mounted may connect; with allow_other, the users
+ * that may read the files. Names that users see have
  * the word handout instead of export: the file .expertfs/handout, the socket and the counters.
  */
 #ifndef EFSD_EXPORT_H

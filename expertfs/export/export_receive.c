@@ -82,6 +82,8 @@ void efsd_export_client_end(struct efsd_export_client *s)
     pthread_mutex_unlock(&h->lock);
     if (observer)
         efs_routing_observer_end(h->daemon->fs, observer);
+    if (pending) /* before the drops, which would admit them */
+        efs_requests_cancel(h->daemon->fs, item_is_dropped);
     while (drops) {
         struct efsd_export_item *item = drops;
         drops = item->next_drop;
@@ -90,8 +92,6 @@ void efsd_export_client_end(struct efsd_export_client *s)
         pthread_mutex_unlock(&h->lock);
         efsd_export_drop(drop);
     }
-    if (pending)
-        efs_requests_cancel(h->daemon->fs, item_is_dropped);
 }
 
 /* ---- requests ----------------------------------------------------------------------------------------------- */
@@ -241,31 +241,34 @@ static bool client_handle_request(struct efsd_export_client *s, const struct efs
     return true;
 }
 
-/* Drops experts, or cancels them. false: a tag is out of range. */
+/* Drops experts, or cancels them. Cancels those that wait for memory first: a drop would admit them. false: a tag
+ * is out of range. */
 static bool client_handle_drop(struct efsd_export_client *s, const struct efs_export_ask *ask, bool cancel)
 {
+    struct efsd_drop drops[EFS_EXPORT_ITEMS];
+    uint32_t count = 0;
     bool pending = false, good = true;
+    pthread_mutex_lock(&s->export->lock);
     for (uint32_t i = 0; i < ask->head.count; i++) {
         uint32_t tag = ask->item[i].tag;
-        struct efsd_drop drop = {NULL, 0};
-        pthread_mutex_lock(&s->export->lock);
         struct efsd_export_item *item = efsd_export_item_find(s, tag);
         if (item) {
             s->items[tag] = NULL;
             item->dropped = true;
             if (item->request)
-                drop = efsd_export_item_free(item);
+                drops[count++] = efsd_export_item_free(item);
             else
                 pending = true;
         }
         good = good && (!cancel || tag < EFS_EXPORT_TAGS);
         if (cancel && good)
             efsd_export_client_refuse(s, tag, -ECANCELED);
-        pthread_mutex_unlock(&s->export->lock);
-        efsd_export_drop(drop);
     }
+    pthread_mutex_unlock(&s->export->lock);
     if (pending)
         efs_requests_cancel(s->export->daemon->fs, item_is_dropped);
+    while (count > 0)
+        efsd_export_drop(drops[--count]);
     return good;
 }
 

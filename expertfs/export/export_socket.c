@@ -44,7 +44,7 @@ static int socket_open_base(const char *path)
     return rc ? rc : fd;
 }
 
-static errint_t socket_choose_base(struct efsd_socket *s, struct efs_error *err)
+static errint_t socket_choose_base(struct efsd_socket *s, bool allow_other, struct efs_error *err)
 {
     const char *named = getenv("EXPERTFS_RUN"), *runtime = getenv("XDG_RUNTIME_DIR");
     char paths[2][PATH_MAX];
@@ -54,7 +54,7 @@ static errint_t socket_choose_base(struct efsd_socket *s, struct efs_error *err)
     } else {
         if (geteuid() == 0)
             snprintf(paths[count++], PATH_MAX, "/run/expertfs");
-        else if (runtime && *runtime)
+        else if (runtime && *runtime && !allow_other)
             snprintf(paths[count++], PATH_MAX, "%s/expertfs", runtime);
         snprintf(paths[count++], PATH_MAX, "/tmp/expertfs-%u", (unsigned)geteuid());
     }
@@ -116,6 +116,13 @@ static void socket_clean(int base)
 
 /* ---- the directory of this mount ---------------------------------------------------------------------------- */
 
+/* Lets other users find the socket, if they know its name: the directories cannot be listed. */
+static errint_t socket_open_to_others(const struct efsd_socket *s)
+{
+    return fchmod(s->base, 0711) || fchmod(s->directory, 0711) || fchmodat(s->directory, SOCKET_NAME, 0666, 0) ? -errno
+                                                                                                               : 0;
+}
+
 /* Creates and locks a new directory. Before it is locked, another daemon may remove it: then tries again. */
 static errint_t socket_make_directory(struct efsd_socket *s)
 {
@@ -155,16 +162,18 @@ static errint_t socket_listen(struct efsd_socket *s)
     return 0;
 }
 
-errint_t efsd_socket_open(struct efsd_socket *s, struct efs_error *err)
+errint_t efsd_socket_open(struct efsd_socket *s, bool allow_other, struct efs_error *err)
 {
     *s = (struct efsd_socket){.listening = -1, .base = -1, .directory = -1};
-    errint_t rc = socket_choose_base(s, err);
+    errint_t rc = socket_choose_base(s, allow_other, err);
     if (rc)
         return rc;
     socket_clean(s->base);
     rc = socket_make_directory(s);
     if (!rc)
         rc = socket_listen(s);
+    if (!rc && allow_other)
+        rc = socket_open_to_others(s);
     if (rc) {
         efs_fail(err, rc, "%s: %s", s->path, strerror(-rc));
         efsd_socket_close(s);

@@ -7,8 +7,6 @@
  *              -> BACKED  (queued opens are answered with the backing file; later ones at once)
  *              -> PLAIN   (the lease failed: opens are answered as ordinary files, which the engine reads)
  *   last release: closes the backing file, releases the lease, frees the share
- *
- * Opens of checkpoint files: whole_opens.c.
  */
 #include "opens.h"
 
@@ -43,9 +41,7 @@ errint_t efsd_opens_init(struct efsd *daemon)
     daemon->opens.shares = calloc((size_t)daemon->expert_count + 1, sizeof(*daemon->opens.shares));
     daemon->opens.mapped = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.mapped));
     daemon->opens.refused = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.refused));
-    daemon->opens.files = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.files));
-    const struct efsd_opens *opens = &daemon->opens;
-    return opens->shares && opens->mapped && opens->refused && opens->files ? 0 : -ENOMEM;
+    return daemon->opens.shares && daemon->opens.mapped && daemon->opens.refused ? 0 : -ENOMEM;
 }
 
 /* Each open is in one of the two lists, from open_new() to efsd_open_release(). */
@@ -141,9 +137,7 @@ void efsd_opens_free(struct efsd *daemon)
     struct efsd_opens *opens = &daemon->opens;
     free(opens->mapped);
     free(opens->refused);
-    free(opens->files);
     opens->mapped = opens->refused = NULL;
-    opens->files = NULL;
     if (!opens->shares)
         return;
     assert(!opens->waiting); /* the engine has completed all leases */
@@ -196,7 +190,6 @@ void efsd_open_release(struct efsd *daemon, struct efsd_open *open)
     daemon->opens.text_bytes -= open->text_bytes;
     if (open->share)
         share_put(open->share);
-    efsd_whole_release(daemon, open);
     efsd_open_unref(open);
 }
 
@@ -245,23 +238,18 @@ static void open_reply(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
     struct efsd_counters *counters = &daemon->counters;
     assert(!open->share || open->share->state != SHARE_FILLING);
     assert(!open->req); /* opens_pop_waiting() has cleared it */
-    bool shared = open->share && open->share->state == SHARE_BACKED;
-    bool may_be_whole = daemon->kernel.passthrough && daemon->tree.nodes[open->node].kind == EFSD_FILE;
-    int whole = may_be_whole ? efsd_whole_open(daemon, open) : 0;
-    bool backed = shared || whole;
+    bool backed = open->share && open->share->state == SHARE_BACKED;
     bool control = open->text != NULL, direct = control || open_is_direct(daemon, open);
     efsd_count(backed    ? &counters->opens_passthrough
                : control ? &counters->opens_control
                : direct  ? &counters->opens_direct
                          : &counters->opens_cached,
                1);
-    efsd_count(&counters->opens_whole, whole > 0);
     uint64_t handle = (uint64_t)(uintptr_t)open;
     atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
     bool keep_cache = !control && !efsd_opens_complete(daemon, open->node);
     struct fuse_file_info file = {.fh = handle, .direct_io = direct, .keep_cache = keep_cache, .noflush = 1};
-    int backing_id = shared ? open->share->backing_id : whole;
-    int rc = backed ? efsd_reply_backed(req, handle, backing_id) : fuse_reply_open(req, &file);
+    int rc = backed ? efsd_reply_backed(req, handle, open->share->backing_id) : fuse_reply_open(req, &file);
     if (rc == -ENOENT) /* the open was interrupted: no release will follow */
         efsd_open_release(daemon, open);
 }

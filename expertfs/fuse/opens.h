@@ -10,7 +10,6 @@
 #include "decode_ahead.h"
 #include "mount.h"
 #include "read_around.h"
-#include "whole_opens.h"
 
 struct efsd_share; /* shared by all opens of one expert */
 
@@ -18,9 +17,6 @@ struct efsd_share; /* shared by all opens of one expert */
 struct efsd_faults {
     _Atomic uint64_t begin, next; /* start and end of the current run */
 };
-
-/* How the kernel serves an open of a checkpoint file; OTHER: not decided, or another file. */
-enum efsd_open_kind { EFSD_OPEN_OTHER, EFSD_OPEN_PLAIN, EFSD_OPEN_BACKED };
 
 /* One open file; its address is the handle in the kernel. Freed after its release and its last read in flight. */
 struct efsd_open {
@@ -31,23 +27,21 @@ struct efsd_open {
     uint32_t thread, user; /* thread and user that opened it */
     _Atomic uint32_t references;
     _Atomic uint64_t read_bytes; /* bytes of the file requested from the daemon */
-    enum efsd_open_kind kind;
-    struct efsd_share *share; /* experts with passthrough, else NULL */
-    char *text;               /* control files: the whole text, generated at open */
+    struct efsd_share *share;    /* experts with passthrough, else NULL */
+    char *text;                  /* control files: the whole text, generated at open */
     size_t text_bytes;
     fuse_req_t req; /* while it waits for a lease, else NULL; guarded by efsd_opens.lock, like the links */
     struct efsd_open **link, *after;
 };
 
 struct efsd_opens {
-    pthread_mutex_t lock;          /* guards shares, waiting, answered, and the contents of shares */
-    struct efsd_share **shares;    /* by expert number; NULL: not open */
-    struct efsd_file_opens *files; /* by node */
-    _Atomic bool *mapped;          /* by node: it was read for the page cache, so with direct_io it is mapped */
-    _Atomic bool *refused;         /* by node: the page cache has pages without data, since a read was refused */
-    struct efsd_open *waiting;     /* opens that wait for a lease */
-    struct efsd_open *answered;    /* all other opens */
-    _Atomic uint64_t text_bytes;   /* of all control files that are open */
+    pthread_mutex_t lock;        /* guards shares, waiting, answered, and the contents of shares */
+    struct efsd_share **shares;  /* by expert number; NULL: not open */
+    _Atomic bool *mapped;        /* by node: it was read for the page cache, so with direct_io it is mapped */
+    _Atomic bool *refused;       /* by node: the page cache has pages without data, since a read was refused */
+    struct efsd_open *waiting;   /* opens that wait for a lease */
+    struct efsd_open *answered;  /* all other opens */
+    _Atomic uint64_t text_bytes; /* of all control files that are open */
 };
 
 /* An open file of the checkpoint or of an expert. */

@@ -29,6 +29,14 @@ def actions(mount):
     }
 
 
+def connect(address):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.settimeout(30)
+        client.connect(address)
+        client.send(packet(LIST, []))
+        return "nothing" if not client.recv(4096) else "answered"
+
+
 # The root of a mount can be accessed, and its xattrs are those of the mount: reads of them are checked as for any file.
 large = max(files_below(model), key=lambda name: os.path.getsize(f"{model}/{name}"))
 expert = "experts/L01/E002.safetensors"
@@ -45,6 +53,7 @@ for mode, in_group, others in ((0o600, False, False), (0o640, True, False), (0o6
     check("want shows it", stat.S_IMODE(os.stat(mount / ".expertfs/want").st_mode) == wanted | 0o200)
     check("they are the mounter's and the store's group's", os.stat(mount / large)[4:6] == (0, GROUP))
     open(mount / expert, "rb").read(10)
+    address = mount.fields("handout")["address"]
     want, budget = mount / ".expertfs/want", os.getxattr(mount.path, "user.expertfs.budget")
     for who, uid, groups, allowed in (("others", NOBODY, [OTHER_GROUP], others),
                                       ("the store's group", NOBODY, [GROUP], in_group),
@@ -55,6 +64,8 @@ for mode, in_group, others in ((0o600, False, False), (0o640, True, False), (0o6
             if allowed == (got in errno.errorcode.values()) or not allowed and got != "EACCES":
                 wrong.append((what, got))
         check(f"{who} {'may' if allowed else 'may not'}", not wrong, wrong)
+        got = as_user(uid, groups, lambda: connect(address))
+        check(f"{who}: the socket {'serves' if allowed else 'does not serve'} them", (got == "answered") == allowed, got)
         for what, action in (("tune", lambda: os.setxattr(mount.path, "user.expertfs.budget", b"200M")),
                              ("reset", lambda: os.removexattr(mount.path, "user.expertfs.budget")),
                              ("ask", lambda: open(want, "w")), ("append to want", lambda: os.open(want, os.O_WRONLY | os.O_APPEND)),
@@ -64,7 +75,7 @@ for mode, in_group, others in ((0o600, False, False), (0o640, True, False), (0o6
         got = as_user(uid, groups, lambda: os.access(want, os.W_OK))
         check(f"{who}: access(2) says so", got == "False", got)
     check("nothing has changed by it", os.getxattr(mount.path, "user.expertfs.budget") == budget)
-    got = [as_user(0, [0], action) for action in actions(mount).values()]
+    got = [as_user(0, [0], action) for action in (*actions(mount).values(), lambda: connect(address))]
     check("who mounted may", not set(got) & set(errno.errorcode.values()), got)
     os.setxattr(mount.path, "user.expertfs.budget", b"300M")
     open(mount / ".expertfs/want", "w").write("1: 2\n")
@@ -72,25 +83,11 @@ for mode, in_group, others in ((0o600, False, False), (0o640, True, False), (0o6
     check("writing is refused as ever", got == "EROFS", got)
     mount.unmount()
 
-print("-- the socket and hints, and what nobody may")
+print("-- hints and pins")
 os.chmod(store, 0o644)
 mount = Mount(store, "allow_other")
-address = mount.fields("handout")["address"]
-
-
-def connect():
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-        client.settimeout(30)
-        client.connect(address)
-        client.send(packet(LIST, []))
-        return "nothing" if not client.recv(4096) else "answered"
-
-
 for who, uid, gid in (("root", 0, 0), ("others", NOBODY, OTHER_GROUP), ("the store's group", NOBODY, GROUP)):
     allowed = uid == 0
-    if address != "-":
-        got = as_user(uid, [gid], connect)
-        check(f"{who} {'may' if allowed else 'may not'} ask by the socket", (got == "answered") == allowed, got)
     for what, action in (("hint", lambda: open(mount / ".expertfs/hint", "w").write("1: 2\n")),
                          ("pin", lambda: os.setxattr(mount / expert, "user.expertfs.pin", b"C"))):
         got = as_user(uid, [gid], action)
@@ -117,6 +114,7 @@ os.chmod(store, 0o600)
 mount = Mount(store)
 check("the mode is shown", stat.S_IMODE(os.stat(mount / "config.json").st_mode) == 0o400)
 check("others cannot even look", as_user(NOBODY, [NOBODY], lambda: os.stat(mount / "config.json")) == "EACCES")
+check("nor connect", as_user(NOBODY, [NOBODY], lambda: connect(mount.fields("handout")["address"])) == "EACCES")
 mount.unmount()
 os.chmod(store, 0o644)
 acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, bits, who) for tag, bits, who in (
@@ -131,6 +129,7 @@ else:
     mount.unmount()
 
 print("-- mounted by a user")
+library = shutil.copy(program("libexpertfs.so.0", PLAIN), scratch("libexpertfs.so.0"))
 os.chmod(store, 0o600)
 os.chown(store, NOBODY, GROUP)
 with open(scratch("fuse.conf"), "w") as file:
@@ -141,21 +140,26 @@ result = as_nobody("""
     "$1" -o allow_other "$3" "$2" || exit 1
     stat -c "%a %u %g" "$2/config.json" "$2/experts"
     grep -E "^(serving_path|passthrough_reason):" "$2/.expertfs/config"
-    cmp "$2/$5" "$6" && cat "$2/$4" >/dev/null && echo same
+    cmp "$2/$5" "$6/$5" && cat "$2/$4" >/dev/null && echo same
     setfattr -n user.expertfs.budget -v 300M "$2" && getfattr --only-values -n user.expertfs.budget "$2" && echo
     setfattr -n user.expertfs.pin -v C "$2/$4" && echo pinned
     echo "1: 2" >"$2/.expertfs/want" && echo asked
+    "$7" "$8" "$9" "$2" "$6" | sed "s/.* tensors, //"
+    sed -n "s/coded/coded experts/p" "$2/.expertfs/handout"
+    [ "$(sed -n "s/^fuse_handouts: //p" "$2/.expertfs/stat")" -ge 8 ] && echo "by the socket"
+    stat -c %a "$(sed -n "s/^address: //p" "$2/.expertfs/handout")"
     (: >>"$2/config.json") 2>/dev/null || echo unwritten
     pid=$(sed -n "s/^pid: //p" "$2/.expertfs/config")
     kill "$pid"
     for i in $(seq 500); do [ -d "/proc/$pid" ] || break; sleep 0.02; done # it saves its state below the scratch folder
     grep -q " $2 " /proc/mounts || echo ended
-    """, store, expert, large, f"{model}/{large}", before=("sh", scratch("bind.sh"), scratch("fuse.conf")))
+    """, store, expert, large, model, sys.executable, os.path.join(ROOT, "tests/clients/ctypes_client.py"), library,
+    before=("sh", scratch("bind.sh"), scratch("fuse.conf")))
 if result is not None:
     lines = [line for line in result.stdout.splitlines() if not line.startswith("serving_path: ")]
     check("his mount shows the store's mode, serves, and lets him tune; SIGTERM ends it", lines == [
           f"600 {NOBODY} {GROUP}", f"700 {NOBODY} {GROUP}", "passthrough_reason: the daemon lacks the privilege CAP_SYS_ADMIN",
-          "same", "314572800", "pinned", "asked", "unwritten", "ended"], result)
+          "same", "314572800", "pinned", "asked", "0 different", "coded experts: yes", "by the socket", "666", "unwritten", "ended"], result)
     check("without passthrough", "serving_path: direct_io" in result.stdout or "serving_path: page_cache" in result.stdout)
 
 print("-- a user who cannot mount is told so before the disk is measured")

@@ -86,7 +86,7 @@ def arguments(folder, store):
     ends("the program first", ran("true", "--", store), 125, "true: No such file .*\nhint: a model is a directory")
     ends("a folder", ran(store, "--", "/", "{}"), 126, "Permission denied")
     ends("a folder without weights", ran(os.path.join(folder, "extra"), "--", "true"), 125, "no weights found")
-    ends("a file that is no store", ran(os.path.join(folder, "extra", "odd.bin"), "--", "true"), 125, "not an expertfs store")
+    ends("a file that is no store", ran(os.path.join(folder, "extra", "odd.bin"), "--", "true"), 125, "neither a store, nor a GGUF")
     ends("a wrong mount option", ran("-o", "nonsense", store, "--", "true"), 125, 'unknown option "nonsense"')
     ends("a budget below the minimum", ran("-o", "budget=1M", store, "--", "true"), 125, "below the minimum")
     line = os.path.join(scratch("lines"), "a\nb.efs")

@@ -25,9 +25,16 @@ def expert(mount, layer, number):
     return os.path.join(mount.path, f"experts/L{layer:02}/E{number:03}.safetensors")
 
 
+print("-- without passthrough")
 plain = Mount(store, "budget=128M,nopassthrough")
-check("without passthrough there is no socket", plain.control("handout") == "address: -\ncoded: no\n", plain.control("handout"))
 files = {(layer, number): open(expert(plain, layer, number), "rb").read() for layer in (0, 1) for number in range(8)}
+one = Socket(plain)
+one.send(ASK, [(n, 1, n) for n in range(8)])
+check("the socket serves the same", all(one.file(answer) == files[0, answer[0]] for answer in (one.answer() for _ in range(8))))
+check("it hands out coded experts", plain.fields("handout")["coded"] == "yes")
+one.windows.clear()
+one.socket.close()
+check("all are given back", wait_until(lambda: plain.count("leased_experts") == 0))
 plain.unmount()
 
 mount = Mount(store, "budget=128M")

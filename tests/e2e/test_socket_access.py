@@ -36,7 +36,6 @@ def is_served(path):
 
 
 mount = Mount(store)
-need_passthrough(mount)
 print("-- where it is")
 address = address_of(mount)
 own = os.path.dirname(address)

@@ -10,7 +10,6 @@ LAYERS, EXPERTS, SEQUENCES, STATE = 3, 16, 16, 16384
 SEED = int(os.environ.get("SEED", "1"))
 model, store = shared(MANY)
 mount = Mount(store, "budget=128M,policy=lru,prefetch=always")
-need_passthrough(mount)
 
 
 def predict_fields():

@@ -553,7 +553,7 @@ static bool session_open(struct session *s)
                                         .prefetch = ONE_OF("always", "auto"),
                                         .no_state = !once_in(s, 4),
                                         .warm = once_in(s, 2) ? "always" : "off",
-                                        .chunk_windows = once_in(s, 2)};
+                                        .exports = once_in(s, 2)};
     s->full_pool = options.full_pool;
     errint_t rc = efs_open(s->checkpoint->fixture.store, &options, &s->fs, &err);
     if (rc < 0) {

@@ -296,6 +296,40 @@ TEST(test_named_again)
     efs_close(fs);
 }
 
+#define WIDE_EXPERTS 96u /* more than are dropped in one critical section */
+
+/* Items of a request that wait for memory are cancelled before those that hold memory are released: nothing is read
+ * for a request that nobody has any more. */
+TEST(test_release_waiting)
+{
+    struct fixture wide;
+    struct efs_need needs[WIDE_EXPERTS];
+    uint32_t index;
+    errint_t status;
+    fixture_store(&wide, 1, WIDE_EXPERTS, 256, 256);
+    struct efs *fs =
+        fixture_open(&wide, (struct efs_options){.workers = 2, .no_state = true, .budget_bytes = 32 * MIB});
+    for (uint32_t i = 0; i < WIDE_EXPERTS; i++)
+        needs[i] = (struct efs_need){i, 1};
+    struct efs_client_request *request = fixture_submit(fs, needs, WIDE_EXPERTS, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(request), -EDEADLK);
+    struct efs_stats before, after;
+    uint32_t came = 0;
+    do {
+        assert_int_equal(efs_client_wait_any(request, -1, &index, &status), 1);
+        assert_int_equal(status, 0);
+        efs_stats(fs, &before);
+    } while (++came < before.coded_experts);
+    assert_in_range(came, 1, WIDE_EXPERTS - 1);
+    efs_client_release(request);
+    after = fixture_drain(fs);
+    assert_int_equal(after.coded_m + after.coded_c, before.coded_m + before.coded_c);
+    assert_int_equal(after.coded_errors - before.coded_errors, WIDE_EXPERTS - before.coded_experts);
+    assert_int_equal(after.coded_experts, 0);
+    efs_close(fs);
+    fixture_end(&wide);
+}
+
 struct handed {
     sem_t *came;
     struct efs_client_request *request;

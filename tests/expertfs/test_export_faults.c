@@ -219,6 +219,77 @@ TEST(full_socket_without_epoll)
     check_open_fds(fds);
 }
 
+#define QUEUED_TAGS 1200u /* of which the client's socket holds some 300 */
+
+static void send_tags(int fd, uint32_t kind, uint32_t first, uint32_t count, uint32_t expert)
+{
+    struct efs_export_ask packet = {.form = EFS_FORM_FULL};
+    packet.head =
+        (struct efs_export_head){(uint32_t)(offsetof(struct efs_export_ask, item) + count * sizeof(packet.item[0])),
+                                 EFS_EXPORT_VERSION, kind, count};
+    for (uint32_t i = 0; i < count; i++) {
+        packet.item[i].expert = expert + i;
+        packet.item[i].tokens = 1;
+        packet.item[i].tag = first + i;
+    }
+    assert_int_equal(send(fd, &packet, packet.head.bytes, MSG_NOSIGNAL), packet.head.bytes);
+}
+
+/* Waits until QUEUED_TAGS full experts were requested since `before` and none is being loaded. */
+static void wait_for_leases(uint64_t before)
+{
+    struct efs_stats stats;
+    for (unsigned i = 0; i < GONE_SECONDS * 100; i++) {
+        efs_stats(daemon_->fs, &stats);
+        if (stats.leases == before + QUEUED_TAGS && stats.inflight == 0)
+            return;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    fail_msg("not all requests were answered");
+}
+
+/* Answers that wait for room in the client's socket leave the queue when their tags are dropped or cancelled: those
+ * that were dropped are not sent, and of those that were cancelled nothing comes after ECANCELED. */
+TEST(dropped_while_queued)
+{
+    static uint8_t answered[QUEUED_TAGS], cancelled[QUEUED_TAGS];
+    struct efs_stats stats;
+    struct efs_export_answer answer = {.tag = 0};
+    uint32_t unsent = 0;
+    int fd = connect_client();
+    efs_stats(daemon_->fs, &stats);
+    for (uint32_t tag = 0; tag < QUEUED_TAGS; tag += SMALL_EXPERTS)
+        send_tags(fd, EFS_EXPORT_ASK, tag, SMALL_EXPERTS, 0);
+    wait_for_leases(stats.leases);
+    for (uint32_t tag = 0; tag < QUEUED_TAGS; tag += 40) { /* 20 of 40 are dropped, the other ones cancelled */
+        send_tags(fd, EFS_EXPORT_DROP, tag, 20, 0);
+        send_tags(fd, EFS_EXPORT_CANCEL, tag + 20, 20, 0);
+    }
+    check_nothing_held();                                         /* all packets so far were handled */
+    send_tags(fd, EFS_EXPORT_ASK, QUEUED_TAGS, 1, SMALL_EXPERTS); /* there is no such expert */
+    while (answer.tag != QUEUED_TAGS) {
+        struct pollfd wait = {.fd = fd, .events = POLLIN};
+        assert_int_equal(poll(&wait, 1, GONE_SECONDS * 1000), 1);
+        assert_int_equal(recv(fd, &answer, sizeof(answer), 0), sizeof(answer));
+        assert_int_equal(answer.head.kind, EFS_EXPORT_ANSWER);
+        if (answer.tag == QUEUED_TAGS)
+            break;
+        assert_true(answer.tag < QUEUED_TAGS && !cancelled[answer.tag]);
+        assert_true(answer.error == 0 || answer.error == -ECANCELED);
+        (answer.error ? cancelled : answered)[answer.tag]++;
+    }
+    for (uint32_t tag = 0; tag < QUEUED_TAGS; tag++) {
+        assert_true(answered[tag] <= 1);
+        assert_int_equal(cancelled[tag], tag % 40 >= 20);
+        unsent += !answered[tag];
+    }
+    print_message("%u of %u answers were not sent\n", unsent, QUEUED_TAGS);
+    assert_true(unsent > 0);
+    close(fd);
+    check_nothing_held();
+    check_served();
+}
+
 static int begin(void **state)
 {
     (void)state;

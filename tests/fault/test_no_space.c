@@ -52,7 +52,7 @@ static struct efs *open_store(const char *plan)
     return fixture_open(&model, (struct efs_options){.budget_bytes = 256 * MIB,
                                                      .workers = 2,
                                                      .full_pool = true,
-                                                     .chunk_windows = true,
+                                                     .exports = true,
                                                      .no_state = true,
                                                      .policy = "lru",
                                                      .plan = plan});

@@ -33,7 +33,7 @@ static void make_daemon(void)
                                         .no_state = true,
                                         .no_direct = true,
                                         .full_pool = true,
-                                        .chunk_windows = true};
+                                        .exports = true};
     struct efs_pack_report report;
     struct efs_error err = {""};
     char source[64], store[64];

@@ -17,11 +17,18 @@ EOF
 chmod +x "$dir/bin/dpkg-buildpackage"
 PATH=$dir/bin:$PATH
 unset V
+export EVERY=1
 ran 0 tools/packaging/deb "$dir/deb" "$version"
 [ "$(cat "$dir/out")" = "$dir/deb/one.deb
 $dir/deb/two.deb" ] || complain "a line a package: $(head -5 "$dir/out")"
 grep -q line "$dir/err" && complain "the build is shown: $(head -5 "$dir/err")"
 [ "$(grep -c line "$dir/deb/build.log")" = 1000 ] || complain "the log is not whole"
+cat >>"$dir/bin/dpkg-buildpackage" <<'EOF'
+[ -z "${WAIT_FOR:-}" ] || { echo 'gcc -c -o a.o'; until grep -q '1 of [0-9]* files' "$WAIT_FOR"; do sleep 0.1; done; }
+EOF
+WAIT_FOR=$dir/err ran 0 tools/packaging/deb "$dir/deb" "$version"
+warns 'compiling [1-9][0-9]* files'
+warns '1 of [1-9][0-9]* files'
 V=1 ran 0 tools/packaging/deb "$dir/deb" "$version"
 says '^line 1000$'
 touch "$dir/bin/fails"

@@ -16,7 +16,7 @@ done
 root="$work/a root" prefix=/opt/efs
 make -s install BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix >"$work/log" 2>&1 || { cat "$work/log"; wrong "make install failed"; }
 for file in bin/expertfs bin/mkexpertfs bin/expertctl bin/moe-replay lib/libexpertfs.so lib/pkgconfig/expertfs.pc \
-    include/expertfs.h share/man/man1/expertfs.1 lib/systemd/system/expertfs@.service etc/expertfs/example.conf \
+    include/expertfs.h share/man/man1/expertfs.1 share/man/man1/mkmodel.1 bin/mkmodel lib/systemd/system/expertfs@.service etc/expertfs/example.conf \
     share/bash-completion/completions/expertctl share/zsh/site-functions/_expertfs share/fish/vendor_completions.d/mkexpertfs.fish; do
     [ -s "$root$prefix/$file" ] || wrong "$file was not installed"
 done
@@ -32,7 +32,7 @@ fi
 bin="$root$prefix/bin"
 if [ -c /dev/fuse ] && [ -z "${SANITIZED:-}" ]; then
     mkdir "$work/mnt"
-    "$BUILD/mkmodel" -F mixtral -l 2 -e 4 -d 256 -i 256 "$work/model" >/dev/null || wrong "mkmodel failed"
+    "${PYTHON:-/usr/bin/python3}" "$bin/mkmodel" -F mixtral -l 2 -e 4 -d 256 -i 256 "$work/model" >/dev/null || wrong "mkmodel failed"
     "$bin/mkexpertfs" -q "$work/model" "$work/m.efs" || wrong "mkexpertfs failed"
     # the unit's command with the unit's capabilities
     printf 'STORE=%s\nMOUNTPOINT=%s\n' "$work/m.efs" "$work/mnt" >"$work/x.conf"

@@ -120,6 +120,26 @@ def looks_real(what, folder, dtype):
     check(f"{what}: the vocabulary", sorted(words.values()) == list(range(config["vocab_size"])))
 
 
+def without_ml_dtypes():
+    """FP8 needs numpy alone, and rounds as ml_dtypes does."""
+    fp8 = ("--preset=tiny-qwen3-moe", "--dtype=fp8")
+    hidden = scratch("hidden")
+    os.makedirs(hidden, exist_ok=True)
+    with open(f"{hidden}/ml_dtypes.py", "w") as file:
+        file.write("raise ImportError('hidden')")
+    ran = run(MKMODEL, *fp8, scratch("alone"), env={**os.environ, "PYTHONPATH": hidden})
+    check("fp8 without ml_dtypes", ran.returncode == 0, ran.stderr)
+    check("fp8 without ml_dtypes: the same bytes", contents(scratch("alone")) == contents(make("with", *fp8)))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(MKMODEL)))
+    from mkmodel import round_e4m3
+    values = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    values = np.unique(values[np.isfinite(values)])
+    for what, x in (("values", values), ("ties", (values[1:] + values[:-1]) / 2), ("zeros", np.array([0, -0.0], np.float32)),
+                    ("others", np.random.default_rng(1).uniform(-448, 448, 1 << 16).astype(np.float32)),
+                    ("small", np.random.default_rng(2).uniform(-2.0 ** -5, 2.0 ** -5, 1 << 16).astype(np.float32))):
+        check(f"E4M3 of {what}", (round_e4m3(x) == x.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)).all())
+
+
 def checkpoints():
     """Each family and type: the format of a real one, the same bytes on one core and on all, different ones for another
     seed."""
@@ -267,6 +287,7 @@ def page():
 
 
 page()
+without_ml_dtypes()
 checkpoints()
 kinds()
 drawn()

@@ -2,19 +2,18 @@
 """tools/bench/run passes: second and third pass through the files of a store that fits into the budget, over the plain files in the
 page cache, by read() and pread of 1 MiB and mapped; packed, and in place.
 
-Each round mounts, reads all files once, and times a pass at once; when the files are whole in memory (expertfs(1)) it times two more.
+Each round mounts, reads all files once, and times two more passes.
 The plain files are read before they are timed. Prints the ratios: medians, with the lowest and highest. The checkpoint is that of
 `mkmodel --preset demo`. --trained: with weights drawn from those of a trained model (weights.py). --file: this GGUF file or folder."""
 import argparse
 import os
 import statistics
-import time
 
 import weights
 from bench import model, packed
-from common import WORK, Mounted, fields, rate
+from common import WORK, Mounted, rate
 
-PASSES = ("at once", "second", "third")
+PASSES = ("second", "third")
 
 
 def files_of(folder):
@@ -26,24 +25,12 @@ def one_pass(way, files):
     return rate("--keep-cache", "--mode", way, "--rounds", "1", *files)
 
 
-def wait_until_whole(mount, count):
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        with open(os.path.join(mount, ".expertfs/stat")) as file:
-            if int(fields(file.read())["whole_files"]) >= count:
-                return
-        time.sleep(0.1)
-    raise SystemExit(f"{mount}: the files are not whole in memory after a minute: they do not fit, or the mount has no passthrough")
-
-
 def measure(served, plain, way, where):
     """GB/s of the passes, and of the plain files."""
     with Mounted(served, where) as mount:
         files = files_of(mount)
         one_pass(way, files)
-        found = [one_pass(way, files)]
-        wait_until_whole(mount, len(files))
-        found += [one_pass(way, files) for _ in PASSES[1:]]
+        found = [one_pass(way, files) for _ in PASSES]
     one_pass(way, plain)
     return found, one_pass(way, plain)
 

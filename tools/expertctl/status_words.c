@@ -267,10 +267,6 @@ static void print_mount(const char *root, const struct ctl_sample *s, const char
            budget_bytes ? 100 * (double)held_bytes(stat) / (double)budget_bytes : 0,
            strcmp(option, "auto") == 0 ? "budget=auto, " : "",
            (unsigned long long)tools_line_number(stat, "leased_experts"));
-    printf("files     %llu whole in memory: %s, of which %s are open or mapped\n",
-           (unsigned long long)tools_line_number(stat, "whole_files"),
-           tools_size_print(tools_line_number(stat, "whole_bytes"), held, sizeof(held)),
-           tools_size_print(tools_line_number(stat, "whole_open_bytes"), option, sizeof(option)));
 }
 
 /* Whether experts are read before they are requested, and what that waits for. */
@@ -341,8 +337,8 @@ json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
     for (unsigned i = 0; i < problems.count; i++)
         json_array_append_new(wrong, ctl_json_text(problems.line[i]));
     return json_pack(
-        "{s:o, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}",
-        "mountpoint", ctl_json_text(root), "store", ctl_json_text(store), "store_bytes",
+        "{s:o, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "mountpoint",
+        ctl_json_text(root), "store", ctl_json_text(store), "store_bytes",
         (json_int_t)tools_line_number(s->config, "store_bytes"), "source_bytes",
         (json_int_t)tools_line_number(s->config, "source_bytes"), "serving_path",
         tools_line_text(s->stat, "serving_path", path, sizeof(path)), "warm",
@@ -350,9 +346,7 @@ json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
         (json_int_t)tools_line_number(s->config, "pid"), "started", (json_int_t)tools_line_number(s->config, "started"),
         "budget_bytes", (json_int_t)tools_line_number(s->stat, "budget_bytes"), "effective_budget_bytes",
         (json_int_t)tools_line_number(s->stat, "effective_budget_bytes"), "used_bytes", (json_int_t)held_bytes(s->stat),
-        "leased_experts", (json_int_t)tools_line_number(s->stat, "leased_experts"), "whole_files",
-        (json_int_t)tools_line_number(s->stat, "whole_files"), "whole_bytes",
-        (json_int_t)tools_line_number(s->stat, "whole_bytes"), "open_files", (json_int_t)open_files(s->stat), "minute",
-        span_json(&minute), "since_mount", span_json(&all), "clients", rows_json(&s->clients, client), "readers",
-        rows_json(&s->readers, reader), "problems", wrong);
+        "leased_experts", (json_int_t)tools_line_number(s->stat, "leased_experts"), "open_files",
+        (json_int_t)open_files(s->stat), "minute", span_json(&minute), "since_mount", span_json(&all), "clients",
+        rows_json(&s->clients, client), "readers", rows_json(&s->readers, reader), "problems", wrong);
 }

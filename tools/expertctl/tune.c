@@ -6,6 +6,7 @@
 #include "mountpoint.h"
 #include "options.h"
 #include "size.h"
+#include "tune.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -209,23 +210,23 @@ static errint_t set_refused(const char *root, const char *path, const char *name
     }
 }
 
-static errint_t set_one(const char *root, const struct arguments *a, const char *pair, struct efs_error *err)
+errint_t ctl_setting_make(const char *root, const char *path, const char *pair, json_t *values, struct efs_error *err)
 {
     char full[sizeof(CTL_XATTR) + NAME_MAX_BYTES], answer[1400];
-    const char *path = a->given.word[0];
     size_t bytes = strcspn(pair, "=");
+    bool reset = !pair[bytes];
     errint_t rc = attribute_of(path, pair, bytes, full, err);
     if (rc < 0)
         return rc;
-    const char *value = pair + bytes + !a->reset;
-    if ((a->reset ? removexattr(path, full) : setxattr(path, full, value, strlen(value), 0)) < 0)
+    const char *value = pair + bytes + !reset;
+    if ((reset ? removexattr(path, full) : setxattr(path, full, value, strlen(value), 0)) < 0)
         return set_refused(root, path, full + strlen(CTL_XATTR), -errno, err);
     bool warns = *mount_answer(root, answer, sizeof(answer)) && strcmp(answer, "ok") != 0;
     if (warns)
         fprintf(stderr, "expertctl: warning: %s\n", answer);
     ssize_t n = getxattr(path, full, answer, sizeof(answer) - 1);
-    if (a->json)
-        json_object_set_new(a->values, full + strlen(CTL_XATTR), json_stringn(answer, n < 0 ? 0 : (size_t)n));
+    if (values)
+        json_object_set_new(values, full + strlen(CTL_XATTR), json_stringn(answer, n < 0 ? 0 : (size_t)n));
     return 0;
 }
 
@@ -253,7 +254,7 @@ static int set_run(int argc, char **argv)
         return ctl_fail(rc, &err);
     use_root(&a, root);
     for (uint32_t i = 1; i < a.given.count && rc == 0; i++) {
-        rc = set_one(root, &a, a.given.word[i], &err);
+        rc = ctl_setting_make(root, a.given.word[0], a.given.word[i], a.values, &err);
         if (rc < 0)
             add_settings_made(&a, i - 1, &err);
     }

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""expertctl up ignores nothing in silence: options of a model that is mounted, --reclaim where there is nothing to
+reclaim, files that are no model."""
+from e2e import *
+
+need_fuse()
+expertctl = program("expertctl")
+_, store = shared(NARROW)
+model = make_model("model", *NARROW)
+DATA = scratch("data/expertfs")
+
+
+def up(*arguments):
+    return run(expertctl, "up", *arguments)
+
+
+def budget(path):
+    return re.search(r"^budget_bytes: (\d+)", open(f"{path}/.expertfs/config").read(), re.M).group(1)
+
+
+def says(what, status, words, *arguments):
+    result = up(*arguments)
+    check(f"{what}: exit {status}, {words!r}", result.returncode == status and re.search(words, result.stdout + result.stderr), result)
+
+
+print("-- options, before anything is packed")
+for options, words in (("budgt=1G", "unknown option \"budgt\"\nhint: did you mean budget"), ("budget=50%", "50%"), ("budget=64M,nopas", "nopas")):
+    says(options, 2, words, "-o", options, model)
+    says(f"{options} with a program", 125, words, "-o", options, model, "--", "true", "{}")
+check("nothing is packed", not os.path.exists(DATA) or not os.listdir(DATA))
+
+print("-- options of a model that is mounted")
+first = up("-o", "budget=64M", model)
+check("mounted", first.returncode == 0, first)
+mount, elsewhere = f"{DATA}/model", scratch("elsewhere")
+check("elsewhere too", up("-o", "budget=64M", model, elsewhere).returncode == 0)
+for what, given, path in (("the model", [model], mount), ("a path in the mount", [f"{mount}/config.json"], mount),
+                          ("with its mount point", [model, elsewhere], elsewhere)):
+    says(f"{what}: a budget", 0, "budget 65.0 MiB", "-o", "budget=65M", *given)
+    check(f"{what}: it is set", budget(path) == str(65 << 20), budget(path))
+    says(f"{what}: an unknown option", 2, "unknown option \"budgt\"", "-o", "budgt=1G", *given)
+    says(f"{what}: no size", 2, "50%", "-o", "budget=50%", *given)
+    says(f"{what}: too small", 1, "below the minimum", "-o", "budget=1K", *given)
+    check(f"{what}: it is as it was", budget(path) == str(65 << 20), budget(path))
+    says(f"{what}: an option of the mount", 0, f"warning: {path}: mounted already: -o nopassthrough,workers=1 has an effect only "
+         f"when it is mounted\nhint: `expertctl down {path}`", "-o", "nopassthrough,budget=64M,workers=1", *given)
+    check(f"{what}: the budget is set", budget(path) == str(64 << 20), budget(path))
+result = up("-o", "budget=64M", model)
+check("the same option again: no warning", result.returncode == 0 and not result.stderr, result)
+result = up("-o", "policy=lfu,goal=nonsense", model)
+check("a value that the daemon refuses", result.returncode == 1 and "goal" in result.stderr, result)
+
+print("-- --reclaim")
+before = contents(model)
+says("a model that is packed", 1, rf"{model}: packed already, as {DATA}/model-.*\.efs: --reclaim would remove nothing", "--reclaim", "-y", model)
+says("a mount", 1, "this is a mount", "--reclaim", "-y", mount)
+says("a store", 1, "this is a store", "--reclaim", "-y", store)
+check("nothing is removed", contents(model) == before)
+run(expertctl, "down", mount, elsewhere)
+
+print("-- files that are no model")
+for name, data in (("notes.txt", b"hello\n"), ("pytorch_model.bin", random.Random(1).randbytes(99999)), ("empty", b""), ("archive.pt", b"PK\3\4" + bytes(999))):
+    with open(scratch(name), "wb") as file:
+        file.write(data)
+    for more in ([], ["--", "true", "{}"]):
+        says(name, 125 if more else 1, f"{name}: neither a store, nor a GGUF or safetensors file\nhint: a model is a directory", scratch(name), *more)
+damaged = scratch("damaged.efs")
+with open(damaged, "wb") as file:
+    file.write(b"expertfs" + bytes(100))
+says("a store that is not whole: its own reason", 1, "damaged.efs: (?!neither)", damaged)
+done()
