@@ -220,7 +220,7 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
  * text. */
 #define EFS_SIZE_TEXT 16
 char *efs_size_text(uint64_t bytes, char *text);
-/* Print a path for such a line or a label of OpenMetrics: a newline as \n, and \ before " and \. */
+/* Print a path for such a line or a label of Prometheus: a newline as \n, and \ before " and \. */
 void efs_print_escaped(FILE *out, const char *text);
 /* The absolute path of an existing file, without symbolic links; the caller frees it; NULL after an error. -EXDEV: no
  * other path than the given one leads to the file. Errors of realpath(3). */

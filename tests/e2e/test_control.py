@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files below .expertfs: their names and format, a consistent snapshot per open, numbers that add up, OpenMetrics
+"""The files below .expertfs: their names and format, a consistent snapshot per open, numbers that add up, metrics
 that a scraper accepts."""
 import pwd
 import resource
@@ -135,35 +135,31 @@ check("sched: what was read and decoded, each ends after it began", {"read_e", "
 
 print("-- metrics")
 lines = mount.control("metrics").splitlines()
-check("it ends with # EOF", lines[-1] == "# EOF")
 families, problems, order = {}, [], []
-for line in lines[:-1]:
-    if match := re.fullmatch(r"# (TYPE|UNIT|HELP) ([a-z_0-9]+) (.+)", line):
+for line in lines:
+    if match := re.fullmatch(r"# (TYPE|HELP) ([a-z_0-9]+) (.+)", line):
         what, family, value = match.groups()
-        if what == "TYPE" and family in families:
-            problems.append(f"{family} twice")
+        if what == "TYPE" and value not in ("counter", "gauge"):
+            problems.append(line)
         families.setdefault(family, {})[what] = value
         order.append(family)
-    elif match := re.fullmatch(r'([a-z_0-9]+)(\{[a-z_]+="(?:[^"\\\n]|\\.)*"(?:,[a-z_]+="(?:[^"\\\n]|\\.)*")*\})? '
+    elif match := re.fullmatch(r'([a-z_0-9]+)\{[a-z_]+="(?:[^"\\\n]|\\.)*"(?:,[a-z_]+="(?:[^"\\\n]|\\.)*")*\} '
                                r"([0-9]+(?:\.[0-9]+)?)", line):
-        sample = match.group(1)
-        family = order[-1] if order else ""
-        kind = families.get(family, {}).get("TYPE")
-        if sample != family + {"counter": "_total", "gauge": "", "info": "_info"}.get(kind, "?"):
-            problems.append(f"{sample} below {family} ({kind})")
+        if match.group(1) != (order[-1] if order else ""):
+            problems.append(f"{line} below {order[-1:]}")
     else:
         problems.append(line)
 for family, facts in families.items():
-    unit = facts.get("UNIT")
-    if "HELP" not in facts or "TYPE" not in facts or (unit and not family.endswith("_" + unit)):
+    if facts.keys() != {"HELP", "TYPE"} or family.endswith("_total") != (facts["TYPE"] == "counter") or order.count(family) != 2:
         problems.append(f"{family}: {facts}")
-check(f"{len(families)} families in OpenMetrics form", not problems and len(families) > 40, problems[:5])
+check(f"{len(families)} families in Prometheus' text format", not problems and len(families) > 40, problems[:5])
 samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+samples = {re.sub(r"\{mount=.*\}", "", name): value for name, value in samples.items()}
 check("their values are those of stat", int(samples["expertfs_read_bytes_total"]) == after["read_bytes"] and
       "expertfs_disk_seconds_total" in samples and "expertfs_fuse_reply_bytes_total" in samples, samples)
 
 try:
-    from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+    from prometheus_client.parser import text_string_to_metric_families as parse
 except ImportError:
     parse = None
     note("left out: a scraper's parser (prometheus-client, tools/setup-python installs it)")
@@ -172,8 +168,8 @@ if parse:
     kinds = {family.name: family.type for family in parsed}
     check(f"a scraper's parser reads {len(parsed)} families", len(parsed) == len(families) and
           kinds["expertfs_read_bytes"] == "counter" and kinds["expertfs_budget_bytes"] == "gauge", kinds)
-    check("each with its help, and its unit in its name", all(family.documentation and (not family.unit or
-          family.name.endswith("_" + family.unit)) for family in parsed))
+    check("each with its help, and the mount", all(family.documentation and all(
+          sample.labels["mount"] == mount.path for sample in family.samples) for family in parsed))
     told = {(sample.name, sample.labels.get("pool")): sample.value for family in parsed for sample in family.samples}
     pools = mount.table("pools")
     check("pools there and in metrics agree", all(

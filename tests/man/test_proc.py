@@ -94,15 +94,13 @@ kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
 pool_counters = ["hits", "partial", "admitted", "promoted", "demoted", "evicted", "saved_bytes"]
 pool_gauges = ["capacity_bytes", "used_bytes", "experts"]
 check("metrics: the pools' columns", {*pool_counters, *pool_gauges} == set(head("pools")) - {"pool", "misses"}, head("pools"))
-same("metrics: families", ["expertfs_mount"] + [family(name) for name in counters + gauges] +
-     [f"expertfs_pool_{name}" for name in pool_counters + pool_gauges], list(kinds))
-check("metrics: counters are counters, gauges are gauges", all(kinds.get(family(name)) == "counter" for name in counters)
-      and all(kinds.get(family(name)) == "gauge" for name in gauges))
-samples = re.findall(r"^(\w+)(?:\{.*\})? \S+$", text, re.M)
-same("metrics: samples", ["expertfs_mount_info"] + [family(name) + "_total" for name in counters] +
-     [family(name) for name in gauges] + [f"expertfs_pool_{name}_total" for name in pool_counters] +
-     [f"expertfs_pool_{name}" for name in pool_gauges], samples)
-check("metrics: labels", set(re.findall(r'(\w+)="', text)) == {"version", "store", "serving_path", "pool"})
+counted = {family(name) + "_total" for name in counters} | {f"expertfs_pool_{name}_total" for name in pool_counters}
+shown = {family(name) for name in gauges} | {f"expertfs_pool_{name}" for name in pool_gauges} | {"expertfs_mount_info"}
+same("metrics: families", [*counted, *shown], list(kinds))
+check("metrics: counters are counters, gauges are gauges", {name: "counter" if name in counted else "gauge" for name in kinds} == kinds)
+samples = re.findall(r"^(\w+)\{.*\} \S+$", text, re.M)
+same("metrics: samples", [*counted, *shown], samples)
+check("metrics: labels", set(re.findall(r'(\w+)="', text)) == {"mount", "version", "store", "serving_path", "pool"})
 
 print("-- sums")
 stat = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}

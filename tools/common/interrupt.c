@@ -67,16 +67,27 @@ bool tools_interrupted(void)
     return mark != 0;
 }
 
-bool tools_interrupt_wait(int fd)
+static bool interrupt_wait(struct pollfd *input, const struct timespec *most)
 {
-    struct pollfd input = {.fd = fd, .events = POLLIN};
     sigset_t blocked, before; /* blocked between the test of the mark and ppoll(), which unblocks them */
     sigemptyset(&blocked);
     for (unsigned i = 0; i < sizeof(caught) / sizeof(caught[0]); i++)
         sigaddset(&blocked, caught[i]);
     sigprocmask(SIG_BLOCK, &blocked, &before);
-    while (!mark && ppoll(&input, 1, NULL, &before) < 0 && errno == EINTR) {
+    while (!mark && ppoll(input, input ? 1 : 0, most, &before) < 0 && errno == EINTR) {
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
-    return !mark;
+    return mark != 0;
+}
+
+bool tools_interrupt_wait(int fd)
+{
+    struct pollfd input = {.fd = fd, .events = POLLIN};
+    return !interrupt_wait(&input, NULL);
+}
+
+bool tools_interrupt_pause(unsigned ms)
+{
+    const struct timespec most = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    return interrupt_wait(NULL, &most);
 }

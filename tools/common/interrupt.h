@@ -15,5 +15,7 @@ void tools_interrupt_end(const char *program);
 bool tools_interrupted(void);
 /* Blocks until fd is readable or the flag is set. false: the flag is set. */
 bool tools_interrupt_wait(int fd);
+/* Blocks for ms milliseconds, or until the flag is set. Returns the flag. */
+bool tools_interrupt_pause(unsigned ms);
 
 #endif

@@ -3,6 +3,7 @@
 #include "expertctl.h"
 
 #include "control_file.h"
+#include "interrupt.h"
 #include "mountpoint.h"
 #include "options.h"
 
@@ -12,15 +13,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FOLLOW_MS 500
+
 struct arguments {
     struct tools_arguments mount;
     uint64_t lines; /* 0: all */
-    bool json;
+    bool follow, json;
 };
+
+static void check_arguments(const struct argp_state *state, void *into)
+{
+    const struct arguments *a = into;
+    if (a->follow && a->json)
+        argp_error(state, "--json goes without --follow");
+}
 
 #define AT(member) offsetof(struct arguments, member)
 static const struct tools_option options[] = {
     {"lines", 'n', "N", "Print the last N messages (default: all)", TOOLS_NUMBER, AT(lines), .least = 1},
+    {"follow", 'f', NULL, "Print also the messages to come, until interrupted", TOOLS_FLAG, .at = AT(follow)},
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {0}};
 static const struct tools_command command = {
@@ -29,8 +40,9 @@ static const struct tools_command command = {
     .help =
         "Print the latest messages of a mount, oldest first: time, level, text. The daemon keeps the last 64 KiB of "
         "them, wherever else they go. Without MNT, of the only mount that this user may read.\v"
-        "Examples:\n  expertctl log\n  expertctl log -n 5 /mnt",
-    .at = AT(mount)};
+        "Examples:\n  expertctl log\n  expertctl log -n 5 /mnt\n  expertctl log -f /mnt",
+    .at = AT(mount),
+    .finish = check_arguments};
 
 /* The last `lines` lines of text, which ends with a newline. */
 static char *last_lines(char *text, uint64_t lines)
@@ -55,6 +67,38 @@ static json_t *lines_json(char *text)
     return array;
 }
 
+/* The lines of `is` that were added since `was`, of which the daemon may have dropped the oldest. */
+static const char *lines_added(const char *was, const char *is)
+{
+    while (*was && strncmp(is, was, strlen(was)) != 0) {
+        was += strcspn(was, "\n");
+        was += *was == '\n';
+    }
+    return is + strlen(was);
+}
+
+/* Prints what is added to the log after `text`, until interrupted, which is no failure. Returns the exit status. */
+static int follow(const char *root, char **text)
+{
+    struct efs_error err = {""};
+    errint_t rc = 0;
+    tools_interrupt_catch();
+    while (!tools_interrupt_pause(FOLLOW_MS)) {
+        char *is = NULL;
+        rc = ctl_mount_check(root, &err);
+        if (rc == 0)
+            rc = tools_control_read(root, "log", &is, &err);
+        if (rc < 0)
+            return ctl_fail(rc, &err);
+        fputs(lines_added(*text, is), stdout);
+        free(*text);
+        *text = is;
+        if (fflush(stdout) != 0)
+            return ctl_fail(-errno, &err);
+    }
+    return CTL_OK;
+}
+
 static int log_run(int argc, char **argv)
 {
     struct arguments a = {.lines = 0};
@@ -65,15 +109,19 @@ static int log_run(int argc, char **argv)
     if (rc < 0)
         return ctl_fail(rc, &err);
     rc = tools_control_read(root, "log", &text, &err);
-    free(root);
-    if (rc < 0)
+    if (rc < 0) {
+        free(root);
         return ctl_fail(rc, &err);
+    }
     char *from = a.lines ? last_lines(text, a.lines) : text;
     int status = CTL_OK;
     if (a.json)
         status = ctl_print_json(lines_json(from));
     else
         fputs(from, stdout);
+    if (a.follow)
+        status = fflush(stdout) == 0 ? follow(root, &text) : CTL_FAILED;
+    free(root);
     free(text);
     return status;
 }

@@ -21,7 +21,7 @@
 struct arguments {
     struct tools_arguments mount;
     uint64_t seconds; /* 0: once */
-    bool tables, json;
+    bool tables, json, metrics;
 };
 
 #define AT(member) offsetof(struct arguments, member)
@@ -30,6 +30,8 @@ static void check_arguments(const struct argp_state *state, void *into)
     const struct arguments *a = into;
     if (a->json && (a->tables || a->seconds))
         argp_error(state, "--json goes with no other option");
+    if (a->metrics && (a->json || a->tables || a->seconds))
+        argp_error(state, "--metrics goes with no other option");
 }
 
 static const struct tools_option options[] = {
@@ -37,6 +39,7 @@ static const struct tools_option options[] = {
      .at = AT(tables)},
     {"watch", 'w', "SECONDS", "Print again every SECONDS, 1 to 3600, until interrupted", TOOLS_NUMBER, AT(seconds),
      .least = 1, .most = 3600},
+    {"metrics", 'm', NULL, "Print the counters in Prometheus' text format", TOOLS_FLAG, .at = AT(metrics)},
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {0}};
 static const struct tools_command command = {
@@ -189,6 +192,17 @@ static int status_print_json(const char *root, struct ctl_sample *is)
     return rc < 0 ? ctl_fail(rc, &err) : ctl_print_json(ctl_status_json(root, is));
 }
 
+static int status_print_metrics(const char *root)
+{
+    struct efs_error err = {""};
+    char *text = NULL;
+    errint_t rc = tools_control_read(root, "metrics", &text, &err);
+    if (rc == 0)
+        fputs(text, stdout);
+    free(text);
+    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+}
+
 static int status_run(int argc, char **argv)
 {
     struct arguments a = {.seconds = 0};
@@ -199,9 +213,10 @@ static int status_run(int argc, char **argv)
     errint_t rc = a.mount.count ? ctl_mount_of(*a.mount.word, &root, &err) : ctl_mount_only(&root, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    int status = a.json ? status_print_json(root, &is) : CTL_OK;
-    while (!a.json && (rc = ctl_mount_check(root, &err)) == 0 && (rc = ctl_sample_take(root, &is, &err)) == 0 &&
-           (rc = status_print(root, &a, &was, &is, &err)) == 0 && a.seconds) {
+    int status = a.json ? status_print_json(root, &is) : a.metrics ? status_print_metrics(root) : CTL_OK;
+    while (!a.json && !a.metrics && (rc = ctl_mount_check(root, &err)) == 0 &&
+           (rc = ctl_sample_take(root, &is, &err)) == 0 && (rc = status_print(root, &a, &was, &is, &err)) == 0 &&
+           a.seconds) {
         ctl_sample_free(&was);
         was = is;
         is = (struct ctl_sample){.seconds = 0};
