@@ -176,6 +176,11 @@ bool efs_reclaim_unfinished(const char *out);
 /* The checks of efs_pack() with options->weights that do not read weights: fails if weights or parts of them are
  * missing, or present twice. -ENODATA, -EUCLEAN, -ENOENT, ... */
 errint_t efs_pack_check(const char *src, struct efs_error *err);
+/* Whether src, a directory or a file, has the names, sizes and bytes of all files that were packed into the store. Reads
+ * src up to the first difference; blocks. progress may be NULL. 0; -ESTALE: it has not, and err names the file; -EINVAL:
+ * the store is not packed; -ECANCELED; -errno. */
+errint_t efs_pack_compare(const char *src, const struct efs_store *store, efs_progress_fn *progress, void *progress_arg,
+                          struct efs_error *err);
 /* If no experts were found, a warning with the names of the largest tensors and a hint; else "". done: "packed" or
  * "served". Any thread; writes only text, at most room bytes. */
 struct efs_catalog;
@@ -225,6 +230,9 @@ void efs_print_escaped(FILE *out, const char *text);
 /* The absolute path of an existing file, without symbolic links; the caller frees it; NULL after an error. -EXDEV: no
  * other path than the given one leads to the file. Errors of realpath(3). */
 errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *err);
+/* The same of what efs_store_open() opens. A checkpoint's file keeps the name in path, which may be a link: in caches of
+ * the Hugging Face Hub the target has a checksum for a name. */
+errint_t efs_source_path(const char *path, char **absolute, struct efs_error *err);
 
 /* -ECHILD: fs was opened by the process from which this one was forked; then only efs_close() works. */
 errint_t efs_check_process(const struct efs *fs, struct efs_error *err);

@@ -101,10 +101,10 @@ static void print_version(FILE *out, struct argp_state *state)
 
 /* Makes *path absolute, because the daemon changes to "/". If path does not exist, err has its name followed by
  * `wanted`. */
-static errint_t make_absolute(char **path, const char *wanted, struct efs_error *err)
+static errint_t make_absolute(char **path, bool source, const char *wanted, struct efs_error *err)
 {
     char *absolute;
-    errint_t rc = efs_absolute_path(*path, &absolute, err);
+    errint_t rc = source ? efs_source_path(*path, &absolute, err) : efs_absolute_path(*path, &absolute, err);
     if (rc == -ENOTCONN)
         return efsd_mountpoint_dead(*path, err);
     if (rc == -ENOENT)
@@ -151,11 +151,11 @@ static const char *store_hint(const char *store)
 
 static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
 {
-    errint_t rc = make_absolute(&options->store, store_hint(options->store), err);
+    errint_t rc = make_absolute(&options->store, true, store_hint(options->store), err);
     if (!rc)
         efsd_mountpoint_recover(options->mountpoint, options->subtype);
     if (!rc)
-        rc = make_absolute(&options->mountpoint, "\nhint: make the directory first (mkdir)", err);
+        rc = make_absolute(&options->mountpoint, false, "\nhint: make the directory first (mkdir)", err);
     return rc;
 }
 

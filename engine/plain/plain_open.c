@@ -7,12 +7,17 @@
 #include "source.h"
 #include "sys.h"
 
+#include "expertfs-private.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <linux/magic.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 
 /* Whether weights lie in the directory itself: a tree with some further below, such as a home directory, is not opened
  * by mistake. The directory of a mount has them, too, but it is its store that can be opened. */
@@ -122,4 +127,36 @@ errint_t efs_plain_open(const char *path, struct efs_store **store, struct efs_e
 errint_t efs_store_open(const char *path, struct efs_store **store, struct efs_error *err)
 {
     return efs_plain_is_checkpoint(path) ? efs_plain_open(path, store, err) : efs_store_open_file(path, store, err);
+}
+
+/* ---- its name ---------------------------------------------------------------------------------------------------- */
+
+/* FOLDER/NAME, absolute, of a link FOLDER/NAME; NULL: path is none, or is in /proc, where links are descriptors. */
+static char *named_path(const char *path)
+{
+    struct stat link;
+    struct statfs fs;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup("."), *named = NULL;
+    char *real = folder && lstat(path, &link) == 0 && S_ISLNK(link.st_mode) ? realpath(folder, NULL) : NULL;
+    if (real && (statfs(real, &fs) < 0 || fs.f_type == PROC_SUPER_MAGIC ||
+                 asprintf(&named, "%s%s%s", real, real[1] ? "/" : "", name) < 0))
+        named = NULL;
+    free(real);
+    free(folder);
+    return named;
+}
+
+errint_t efs_source_path(const char *path, char **absolute, struct efs_error *err)
+{
+    struct stat st;
+    errint_t rc = efs_absolute_path(path, absolute, err);
+    if (rc < 0 || stat(*absolute, &st) < 0 || !S_ISREG(st.st_mode) || !efs_plain_is_checkpoint(path))
+        return rc;
+    char *named = named_path(path);
+    if (named) {
+        free(*absolute);
+        *absolute = named;
+    }
+    return 0;
 }

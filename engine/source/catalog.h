@@ -19,6 +19,8 @@ struct efs_source_facts {
     unsigned count_count;
     uint32_t counts[EFS_SOURCE_COUNTS];
     bool matched; /* a tensor of the model has a name that is known for experts */
+    bool companion; /* a GGUF file that goes with a model and is none: an image encoder, an importance matrix, an adapter,
+                       a control vector, a vocabulary; by general.type and the architecture */
 };
 
 /* One file of the checkpoint, with or without tensors. */

@@ -26,6 +26,7 @@
 #define ALIGNMENT_DEFAULT 32u
 #define ALIGNMENT_KEY "general.alignment"
 #define ARCHITECTURE_KEY "general.architecture"
+#define TYPE_KEY "general.type"         /* "model" and others; files of before 2024 have none */
 #define EXPERTS_KEY_END ".expert_count" /* after the architecture */
 #define METADATA_MAX 1000000u
 #define KEY_BYTES_MAX 65535u /* limit of the specification */
@@ -169,17 +170,37 @@ static errint_t check_keys(const struct efs_gguf_cursor *cursor, uint64_t *hashe
     return 0;
 }
 
-static errint_t read_architecture(struct efs_gguf_cursor *cursor, struct efs_source_facts *facts)
+/* Reads a string value; "" if it has room bytes or more, or a NUL. */
+static errint_t read_short(struct efs_gguf_cursor *cursor, char *text, size_t room)
 {
     uint64_t bytes;
-    char text[sizeof(facts->architecture)];
 
+    *text = '\0';
     errint_t ret = efs_gguf_u64(cursor, &bytes);
-    if (ret < 0 || bytes >= sizeof(text))
+    if (ret < 0 || bytes >= room)
         return ret < 0 ? ret : efs_gguf_skip(cursor, bytes);
     ret = efs_gguf_read(cursor, text, (size_t)bytes);
+    text[ret == 0 && !memchr(text, '\0', (size_t)bytes) ? bytes : 0] = '\0';
+    return ret;
+}
+
+static errint_t read_architecture(struct efs_gguf_cursor *cursor, struct efs_source_facts *facts)
+{
+    char text[sizeof(facts->architecture)];
+
+    errint_t ret = read_short(cursor, text, sizeof(text));
     if (ret == 0)
-        efs_source_set_architecture(facts, text, (size_t)bytes);
+        efs_source_set_architecture(facts, text, strlen(text));
+    facts->companion |= strcmp(text, "clip") == 0 || strcmp(text, "controlvector") == 0;
+    return ret;
+}
+
+static errint_t read_type(struct efs_gguf_cursor *cursor, struct efs_source_facts *facts)
+{
+    char text[32];
+
+    errint_t ret = read_short(cursor, text, sizeof(text));
+    facts->companion |= *text && strcmp(text, "model") != 0;
     return ret;
 }
 
@@ -218,6 +239,8 @@ static errint_t read_value(struct efs_gguf_cursor *cursor, const char *key, size
         return read_alignment(cursor, type, &header->alignment);
     if (type == VALUE_STRING && key_is(key, key_bytes, ARCHITECTURE_KEY))
         return read_architecture(cursor, facts);
+    if (type == VALUE_STRING && key_is(key, key_bytes, TYPE_KEY))
+        return read_type(cursor, facts);
     if (type == VALUE_U32 && key_ends(key, key_bytes, EXPERTS_KEY_END))
         return read_expert_count(cursor, facts);
     return skip_value(cursor, type, 0);

@@ -43,6 +43,10 @@ def refused(what, status, says, *arguments, **more):
     check(f"{what}: nothing is left", files_below(scratch("data")) == before and not mounts_here(), files_below(scratch("data")))
 
 
+def pid_of(path):
+    return json.loads(ctl("status", "--json", path).stdout)["pid"]
+
+
 def mounts_here():
     with open("/proc/mounts", errors="surrogateescape") as table:
         return [line for line in table if SCRATCH in line and " fuse.expertfs " in line]
@@ -95,13 +99,131 @@ changed, mount = up("a changed file", model, packs=True)
 check("another store", changed != store and stores() == sorted(map(os.path.basename, (store, changed))), stores())
 check("the changed bytes", contents(model)["config.json"] == open(f"{mount}/config.json", "rb").read())
 down("changed", mount)
-check("the name is that of the newest store", up("the newest", NAME)[0] == changed)
-down("the newest", NAME)
-same = shutil.copytree(model, scratch(f"elsewhere/{NAME}"))
-check("a directory of the same name elsewhere: its own store", up("a namesake", same, packs=True)[0] not in (store, changed))
-down("a namesake", NAME)
+check("the name is that of the store that is not stale", up("the newest", NAME)[0] == changed)
+
+print("-- one model, one store: by content, not by path, time or name")
+same = shutil.copytree(model, scratch("elsewhere/copied"))
+check("a copy", up("a copy", same) == (changed, mount))
+records = changed + ".sources"
+check("the copy is recorded: it is not read again", f"source: {same}\n" in open(records).read(), open(records).read())
+for file in files_below(same):
+    os.utime(f"{same}/{file}")
+check("touched", up("touched", same) == (changed, mount))
+os.symlink(model, scratch("linked"))
+check("a link to it", up("a link to it", scratch("linked")) == (changed, mount))
 shutil.rmtree(same)
-refused("a checkpoint that is gone", 1, "No such file", "up", same)
+same = shutil.copytree(model, scratch("elsewhere/one byte"))
+files = [name for name in files_below(same) if name.endswith(".safetensors")]
+status = os.stat(f"{same}/{files[-1]}")
+with open(f"{same}/{files[-1]}", "r+b") as file:
+    file.seek(-5, os.SEEK_END)
+    byte = file.read(1)[0]
+    file.seek(-5, os.SEEK_END)
+    file.write(bytes([byte ^ 1]))
+os.utime(f"{same}/{files[-1]}", ns=(status.st_atime_ns, status.st_mtime_ns))
+tuned, tuned_mount = up("one bit of the last expert differs, all times are equal", same, packs=True)
+check("its own store and mount", tuned not in (store, changed) and tuned_mount == f"{DATA}/one byte")
+check("its bytes", contents(same)[files[-1]] == open(f"{tuned_mount}/{files[-1]}", "rb").read())
+down("one byte", "one byte")
+with open(tuned + ".sources") as file:
+    text = file.read()
+with open(tuned + ".sources", "w") as file:
+    file.write(re.sub("^store: .*", "store: 0123456789abcdef", text))
+check("a record of another store is ignored", up("another store's record", same)[0] == tuned)
+down("one byte", "one byte")
+with open(tuned + ".sources", "w") as file:
+    file.write(text + "source: x\nnonsense\n")
+check("so is a damaged one", up("a damaged record", same)[0] == tuned)
+down("one byte", "one byte")
+
+print("-- other models and versions of the same name")
+namesake = make_model(f"elsewhere/{NAME}", *NARROW, "--seed=9")
+result = ctl("up", namesake)
+check("a namesake of a mounted model: another mount point, which is said", result.returncode == 0 and re.search(
+      rf"note: {mount} is a mount of {re.escape(changed)}: {namesake} is mounted on {mount}@\w{{8}}\n", result.stderr), result)
+named = re.search(r" on (\S+), budget", result.stdout)[1]
+check("the first one stays", open(f"{mount}/config.json", "rb").read() == contents(model)["config.json"] and
+      contents(namesake)[files[-1]] == open(f"{named}/{files[-1]}", "rb").read())
+check("again: the same", named in ctl("up", namesake).stdout)
+result = ctl("up", namesake, mount)
+check("on the mount of another model: refused before it packs", result.returncode == 1 and re.search(
+      rf"{mount}: is a mount of {re.escape(changed)}\nhint: `expertctl down", result.stderr), result)
+result = ctl("up", NAME)
+check("its name: which one?", result.returncode == 1 and re.search(
+      rf"which store\? there are {NAME}@\w+, {NAME}@\w+\nhint: ", result.stderr), result)
+check("by its name with the checksum", up("its full name", os.path.basename(named))[1] == named)
+down("a namesake", named)
+check("its mount point is gone", not os.path.exists(named))
+with open(f"{namesake}/config.json", "a") as file:
+    file.write("\n")
+with open(f"{model}/config.json", "a") as file:
+    file.write("\n")
+before = pid_of(mount)
+result = ctl("up", model)
+newest = result.stdout.split(" on ")[0]
+check("a model that has changed since it was mounted: the mount is replaced, which is said", result.returncode == 0 and
+      f"note: {mount}: unmounted: it served {model}, which has changed\n" in result.stderr and f" on {mount}, budget" in result.stdout and
+      pid_of(mount) != before and newest not in (store, changed), result)
+check("the changed bytes", contents(model)["config.json"] == open(f"{mount}/config.json", "rb").read())
+with open(f"{model}/config.json", "a") as file:
+    file.write("\n")
+with open(f"{mount}/config.json"):
+    result = ctl("up", model, mount)
+    check("a mount in use stays: refused before it packs", result.returncode == 1 and "is a mount of" in result.stderr and
+          "packing" not in result.stderr, result)
+    result = ctl("up", model)
+    check("without MNT on another mount point", result.returncode == 0 and re.search(rf" on {mount}@\w+, budget", result.stdout), result)
+    down("the new version", re.search(r" on (\S+), budget", result.stdout)[1])
+    newest = result.stdout.split(" on ")[0]
+down("the version before", mount)
+listed = {row["path"]: row for row in json.loads(ctl("ls", "--json").stdout)["stores"]}
+check("ls --json: sources and their states", (listed[newest]["source"], listed[newest]["source_state"]) == (model, "same") and
+      (listed[changed]["source"], listed[changed]["source_state"]) == (model, "changed"), listed)
+check("ls: the same in words", f"    of {model}, which has changed: stale\n" in ctl("ls").stdout and f"    of {model}\n" in ctl("ls").stdout, ctl("ls"))
+only = scratch("elsewhere/moved")
+os.rename(namesake, only)
+listed = {row["path"]: row for row in json.loads(ctl("ls", "--json").stdout)["stores"]}
+check("ls: a model that is not there", "missing" in [row["source_state"] for row in listed.values()], listed)
+result = ctl("rm", "--stale", stdin=subprocess.DEVNULL)
+check("rm --stale asks", result.returncode == 1 and "--yes is needed" in result.stderr and len(stores()) == len(listed), result)
+os.utime(f"{same}/config.json")
+told = json.loads(ctl("rm", "--stale", "--yes", "--json").stdout)["removed"]
+check("rm --stale: stores of older versions, not those of which the model is gone, or was touched",
+      {row["store"] for row in told} == {path for path, row in listed.items() if row["source_state"] == "changed"} and
+      os.path.basename(tuned) in stores() and os.path.basename(newest) in stores(), (told, stores()))
+check("no record is left alone", not [name for name in os.listdir(DATA) if name.endswith(".sources") and name[:-8] not in stores()])
+shutil.rmtree(only)
+check("rm by the name with the checksum", ctl("rm", "--yes", os.path.basename(named)).returncode == 0)
+store = newest
+
+print("-- one name for every verb")
+for verb in (("info",), ("verify",), ("profile", "--force", "--seconds=1"), ("doctor",)):
+    result = ctl(*verb, NAME)
+    check(verb[0], result.returncode in (0, 1) and newest in result.stdout and "cannot open" not in result.stderr, result)
+check("unpack", ctl("unpack", NAME, scratch("unpacked")).returncode == 0 and contents(scratch("unpacked")) == contents(model))
+for verb in ("info", "verify", "profile"):
+    result = ctl(verb, "nothing")
+    check(f"{verb} of another name", result.returncode == 1 and "No such file or directory\nhint: `expertctl ls`" in result.stderr, result)
+result = ctl("up", NAME, other)
+check("up NAME MNT", result.returncode == 0 and f" on {other}, budget" in result.stdout, result)
+result = ctl("up", NAME, third)
+check("a second mount: a note", result.returncode == 0 and f"is mounted on {other}, too" in result.stderr, result)
+down("both", other, third)
+dated = scratch("Kimi-20250711.efs")
+shutil.copy(newest, dated)
+check("a date is no checksum", ctl("up", dated, other).returncode == 0 and ctl("down", "Kimi").returncode == 1 and
+      ctl("down", "Kimi-20250711").returncode == 0)
+os.rmdir(other)
+
+print("-- several models in a folder")
+refused("a checkpoint that is gone", 1, "No such file", "up", only)
+several = scratch("several")
+for name in ("one", "two"):
+    shutil.copytree(model, f"{several}/org/{name}")
+refused("they are listed", 1, r"a folder of several models: org/one/, org/two/\nhint: name one", "up", several)
+refused("also for a program", 125, "a folder of several models: ", "up", several, "--", "true", "{}")
+check("mkexpertfs packs them", run(program("mkexpertfs"), "-q", several, scratch("several.efs")).returncode == 0)
+shutil.copy(f"{model}/config.json", several)
 
 print("-- at once")
 both = [subprocess.Popen([expertctl, "up", "--store", scratch("data/twice"), model], stdout=subprocess.PIPE,
@@ -110,7 +232,7 @@ said = [one.communicate(timeout=120) for one in both]
 check("three at once: one packs, all succeed with the same line", [one.returncode for one in both] == [0] * 3 and
       len({out for out, _ in said}) == 1 and sum("packing" in error for _, error in said) == 1, said)
 down("three at once", scratch(f"data/twice/{NAME}"))
-check("no lock is left", len(os.listdir(scratch("data/twice"))) == 1, os.listdir(scratch("data/twice")))
+check("no lock is left", len(os.listdir(scratch("data/twice"))) == 2, os.listdir(scratch("data/twice")))
 
 print("-- the Hub")
 snapshot = f"{CACHE}/models--some-org--Model-1B/snapshots/0123abc"
@@ -133,7 +255,7 @@ check("a store is found when the cache is empty", up("the cache is empty", "some
 down("the cache is empty", "some-org--Model-1B")
 os.rename(CACHE + ".gone", CACHE)
 os.environ.pop("HF_HUB_CACHE")
-refused("not in the cache", 1, "hint: `hf download some-org/Model-2B`", "up", "some-org/Model-2B@main/x.gguf")
+refused("not in the cache", 1, "hint: `hf download some-org/Model-2B x.gguf`", "up", "some-org/Model-2B@main/x.gguf")
 os.makedirs(scratch("home/.cache/huggingface"))
 os.symlink(CACHE, scratch("home/.cache/huggingface/hub"))
 result = ctl("up", "some-org/Model-1B/config.json")
@@ -232,7 +354,7 @@ if os.geteuid() == 0:
         r"not enough free space for the store: about .* are needed, .* are free\nhint: --reclaim", result.stderr), result)
     own = scratch("own")
     result = run("unshare", "-m", "sh", "-c", 'mount --make-rprivate / && umount -a -t fuse.expertfs; "$1" up "$2" "$3" >/dev/null && '
-                 '"$1" up "$2" "$4" >/dev/null && "$1" down --all; "$1" ls | grep -c " on "', "sh", expertctl, store, own, own + "2")
+                 '"$1" up "$2" "$4" >/dev/null 2>&1 && "$1" down --all; "$1" ls | grep -c " on "', "sh", expertctl, store, own, own + "2")
     check("--all: all mounts of this user", result.stdout == "0\n" and not result.stderr, result)
 print("-- interrupted, and without mkexpertfs's success")
 other = scratch("bin")
@@ -269,7 +391,7 @@ result = as_nobody("""
     """, other, fresh, hidden.path)
 if result is not None:
     lines = result.stdout.splitlines()
-    check("packs, mounts, unmounts", result.returncode == 0 and re.fullmatch(r"fresh-\w+\.efs", lines[-1]), result)
+    check("packs, mounts, unmounts", result.returncode == 0 and re.fullmatch(r"fresh@\w+\.efs", lines[-2]), result)
     check("ls: the mounts of all users", any(line.endswith(f"fresh by nobody") for line in lines) and
           any(line.endswith(f"{hidden.path} by root") for line in lines), lines)
     check("status: the own mount, not those that may not be read", any("/data/expertfs/fresh serves " in line for line in lines), lines)
@@ -278,11 +400,12 @@ if result is not None:
 hidden.unmount()
 
 print("-- reclaim")
-same = shutil.copytree(model, scratch("reclaimed/model"))
+same = make_model("reclaimed/model", *NARROW, "--seed=3")
+kept = contents(same)["config.json"]
 result = ctl("up", "--reclaim", same, stdin=subprocess.DEVNULL)
 check("--reclaim asks", result.returncode == 1 and "--yes is needed" in result.stderr and os.path.exists(same), result)
 reclaimed, mount = up("--reclaim --yes", "--reclaim", "--yes", same, packs=True)
 check("the checkpoint is gone, its bytes are there", not os.path.exists(f"{same}/config.json") and
-      contents(model)["config.json"] == open(f"{mount}/config.json", "rb").read())
+      kept == open(f"{mount}/config.json", "rb").read())
 down("reclaimed", mount)
 done()

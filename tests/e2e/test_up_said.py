@@ -52,7 +52,7 @@ check("a value that the daemon refuses", result.returncode == 1 and "goal" in re
 
 print("-- --reclaim")
 before = contents(model)
-says("a model that is packed", 1, rf"{model}: packed already, as {DATA}/model-.*\.efs: --reclaim would remove nothing", "--reclaim", "-y", model)
+says("a model that is packed", 1, rf"{model}: packed already, as {DATA}/model@.*\.efs: --reclaim would remove nothing", "--reclaim", "-y", model)
 says("a mount", 1, "this is a mount", "--reclaim", "-y", mount)
 says("a store", 1, "this is a store", "--reclaim", "-y", store)
 check("nothing is removed", contents(model) == before)

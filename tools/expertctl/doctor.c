@@ -8,6 +8,7 @@
 #include "control_file.h"
 #include "info_checkpoint.h"
 #include "mountpoint.h"
+#include "names.h"
 #include "options.h"
 #include "run_mount.h"
 #include "size.h"
@@ -243,7 +244,7 @@ static const struct tools_option options[] = {
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = offsetof(struct doctor, json)}, {0}};
 static const struct tools_command command = {
     .options = options,
-    .arguments = "[STORE|MNT]...",
+    .arguments = "[STORE|MNT|NAME]...",
     .help = "Report what slows expertfs down on this machine; of a STORE, whether it is sound and how it can be read; "
             "of a MNT, which way serves it. The exit status is 1 if something cannot work.\v"
             "Examples:\n  expertctl doctor\n  expertctl doctor model.efs /mnt",
@@ -260,9 +261,17 @@ static int doctor_run(int argc, char **argv)
     doctor_memory(&d);
     for (uint32_t i = 0; i < d.paths.count; i++) {
         const char *path = d.paths.word[i];
+        char named[4400];
         struct stat st;
         struct efs_error err;
-        if (ctl_mount_check_above(path, &err) < 0) {
+        errint_t found = ctl_mount_check_above(path, &err);
+        errint_t named_rc = found == 0 ? ctl_name_find(path, named, sizeof(named), &err) : 0;
+        if (found == 0 && named_rc == 0)
+            path = named;
+        if (named_rc == -E2BIG) {
+            efs_join_hint(err.text, sizeof(err.text));
+            report(&d, WRONG, "path", "%s", err.text);
+        } else if (found < 0) {
             efs_join_hint(err.text, sizeof(err.text));
             report(&d, WRONG, "mount", "%s", err.text);
         } else if (stat(path, &st) < 0)

@@ -5,6 +5,7 @@
 #include "daemon.h"
 #include "expertfs-private.h"
 #include "mountpoint.h"
+#include "mountpoint_lock.h"
 #include "options.h"
 #include "run_mount.h"
 #include "stores.h"
@@ -94,21 +95,24 @@ static errint_t unmount(const struct ctl_mount *mount, bool lazy, bool hangs, st
     return efs_fail(err, rc, "%s: %s", mount->path, strerror(-rc));
 }
 
-/* Removes the mount point that `up` made: an empty folder in the default folder of stores, or beside its store with the
- * name of the store. */
+/* Removes the mount point that `up` made: an empty folder in a default folder of stores, or next to its store with the
+ * name of the store, with or without the checksum. */
 static void mountpoint_remove(const struct ctl_mount *mount)
 {
-    char folder[4096] = "", name[256];
+    char folder[4096] = "", own[4096], name[256];
     struct efs_error ignored;
     const char *slash = strrchr(mount->path, '/'), *store = strrchr(mount->source, '/');
     size_t above = slash ? (size_t)(slash - mount->path) : 0;
     bool beside = slash && store && (size_t)(store - mount->source) == above &&
                   strncmp(mount->path, mount->source, above) == 0 &&
-                  strcmp(ctl_store_name(mount->source, name, sizeof(name)), slash + 1) == 0;
+                  (strcmp(ctl_store_name(mount->source, name, sizeof(name)), slash + 1) == 0 ||
+                   strcmp(ctl_store_stem(mount->source, name, sizeof(name)), slash + 1) == 0);
     if (!beside)
-        ctl_stores_folder(NULL, false, folder, sizeof(folder), &ignored);
-    if (beside || (strlen(folder) == above && strncmp(mount->path, folder, above) == 0))
-        rmdir(mount->path);
+        ctl_stores_folder(NULL, folder, sizeof(folder), &ignored);
+    ctl_stores_own(folder, false, own, sizeof(own));
+    if (beside || (strlen(folder) == above && strncmp(mount->path, folder, above) == 0) ||
+        (strlen(own) == above && strncmp(mount->path, own, above) == 0))
+        ctl_mountpoint_remove(mount->path);
 }
 
 /* Waits for the daemon of a mount that was unmounted. One that did not answer before is killed. */
@@ -128,7 +132,7 @@ static void daemon_end(const struct ctl_mount *mount, const struct ctl_daemon *d
 
 /* The mount of a daemon that hangs is detached if it is in use by the request that asked whether it hangs: the daemon
  * has taken that request, which then cannot be cancelled. */
-static errint_t mount_end(const struct ctl_mount *mount, bool lazy, struct efs_error *err)
+errint_t ctl_mount_end(const struct ctl_mount *mount, bool lazy, struct efs_error *err)
 {
     struct ctl_daemon daemon = {.pidfd = -1};
     if (!lazy)
@@ -167,7 +171,7 @@ static int down_run(int argc, char **argv)
             continue;
         rc = a.all ? 0 : ctl_mount_choose(&mounts, a.given.word[i], &mount, &err);
         if (rc == 0)
-            rc = mount_end(mount, a.lazy, &err);
+            rc = ctl_mount_end(mount, a.lazy, &err);
         if (rc < 0)
             status = ctl_fail(rc, &err);
         else

@@ -6,8 +6,9 @@
 #include "hub.h"
 
 #include "expertctl.h"
+#include "hub_name.h"
+#include "hub_quant.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -16,67 +17,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PART_BYTES 128u /* longer than the 96 characters that the Hub allows */
+#define PATH_ROOM 4400
 
-struct hub_name {
-    char org[PART_BYTES], name[PART_BYTES], revision[PART_BYTES];
-    const char *file; /* in the snapshot; "": all files */
-    size_t repository_bytes;
-};
-
-static bool is_name(const char *text, size_t bytes)
-{
-    bool good = bytes > 0 && bytes < PART_BYTES && *text != '.' && *text != '-';
-    for (size_t i = 0; i < bytes && good; i++)
-        good = isalnum((unsigned char)text[i]) || strchr("-_.", text[i]);
-    return good;
-}
-
-/* Reads the parts of ORG/NAME[@REVISION][/FILE]. false: given does not have this form. */
-static bool name_parse(const char *given, struct hub_name *hub)
-{
-    size_t org = strcspn(given, "/");
-    const char *name = given + org + (given[org] == '/');
-    size_t name_bytes = strcspn(name, "@/"), revision_bytes;
-    *hub = (struct hub_name){.file = ""};
-    if (!is_name(given, org) || !is_name(name, name_bytes))
-        return false;
-    const char *rest = name + name_bytes;
-    hub->repository_bytes = (size_t)(rest - given);
-    revision_bytes = *rest == '@' ? strcspn(rest + 1, "/") : 0;
-    if (*rest == '@' && !is_name(rest + 1, revision_bytes))
-        return false;
-    snprintf(hub->org, PART_BYTES, "%.*s", (int)org, given);
-    snprintf(hub->name, PART_BYTES, "%.*s", (int)name_bytes, name);
-    if (*rest == '@') {
-        snprintf(hub->revision, PART_BYTES, "%.*s", (int)revision_bytes, rest + 1);
-        rest += 1 + revision_bytes;
-    }
-    hub->file = *rest == '/' ? rest + 1 : rest;
-    return !strstr(hub->file, "..");
-}
-
-const char *ctl_hub_text(const char *given)
-{
-    static const char *const before[] = {"https://", "huggingface.co/", "hf.co/", "hf://"};
-    for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++)
-        given += strncmp(given, before[i], strlen(before[i])) == 0 ? strlen(before[i]) : 0;
-    return given;
-}
-
-bool ctl_hub_name(const char *given, char *name, size_t room)
-{
-    struct hub_name hub;
-    bool is = name_parse(given, &hub);
-    snprintf(name, room, "%s%s%s", is ? hub.org : "", is ? "--" : "", is ? hub.name : "");
-    return is;
-}
-
-size_t ctl_hub_repository_bytes(const char *given)
-{
-    struct hub_name hub;
-    return name_parse(given, &hub) ? hub.repository_bytes : 0;
-}
+/* ---- the cache --------------------------------------------------------------------------------------------------- */
 
 static bool cache_folder(char *path, size_t room)
 {
@@ -96,17 +39,17 @@ static bool cache_folder(char *path, size_t room)
 }
 
 /* The commit that refs/REVISION names; false: no such file. */
-static bool ref_read(const char *repository, const char *revision, char commit[PART_BYTES])
+static bool ref_read(const char *repository, const char *revision, char commit[CTL_HUB_PART])
 {
     char path[4400];
     snprintf(path, sizeof(path), "%s/refs/%s", repository, revision);
-    FILE *file = fopen(path, "re");
-    bool read = file && fgets(commit, PART_BYTES, file);
+    FILE *file = strstr(revision, "..") ? NULL : fopen(path, "re");
+    bool read = file && fgets(commit, CTL_HUB_PART, file);
     if (file)
         fclose(file);
     if (read)
         commit[strcspn(commit, " \r\n")] = '\0';
-    return read && is_name(commit, strlen(commit));
+    return read && ctl_hub_is_name(commit, strlen(commit));
 }
 
 /* The snapshot of a commit, of which `prefix` may be the beginning; the newest of several. */
@@ -132,19 +75,74 @@ static bool snapshot_find(const char *repository, const char *prefix, char *path
     return any;
 }
 
-errint_t ctl_hub_find(const char *given, char *path, size_t room)
+/* Splits rest at the slash after the revision: the shortest beginning that refs/ names, else a commit, up to the first
+ * slash; after refs/pr/ the third. Returns the bytes of the revision. */
+static size_t revision_bytes(const char *repository, const char *rest)
 {
-    struct hub_name hub;
-    char cache[3800], repository[4200], commit[PART_BYTES];
-    if (!name_parse(given, &hub) || !cache_folder(cache, sizeof(cache)))
-        return -ENOENT;
+    char name[CTL_HUB_PART], commit[CTL_HUB_PART];
+    size_t first = strcspn(rest, "/");
+    for (size_t bytes = first;; bytes += 1 + strcspn(rest + bytes + 1, "/")) {
+        snprintf(name, sizeof(name), "%.*s", (int)bytes, rest);
+        if (ref_read(repository, name, commit))
+            return bytes;
+        if (!rest[bytes])
+            break;
+    }
+    return strncmp(rest, "refs/pr/", 8) == 0 ? 8 + strcspn(rest + 8, "/") : first;
+}
+
+/* The snapshot of a revision, or without one of main, else the newest one. */
+static bool snapshot_of(const char *repository, const char *revision, char *path, size_t room)
+{
+    char commit[CTL_HUB_PART];
+    bool named = ref_read(repository, *revision ? revision : "main", commit);
+    return (named || !strchr(revision, '/')) && snapshot_find(repository, named ? commit : revision, path, room);
+}
+
+errint_t ctl_hub_find(const char *given, char *path, size_t room, struct efs_error *err)
+{
+    struct ctl_hub hub;
+    char cache[3800], repository[4200], revision[CTL_HUB_PART] = "";
+    if (!ctl_hub_parse(given, &hub) || !cache_folder(cache, sizeof(cache)))
+        return efs_fail(err, -ENOENT, "%s: %s", given, strerror(ENOENT));
     snprintf(repository, sizeof(repository), "%s/models--%s--%s", cache, hub.org, hub.name);
-    const char *revision = *hub.revision ? hub.revision : "main";
-    bool named = ref_read(repository, revision, commit);
-    if (!snapshot_find(repository, named ? commit : hub.revision, path, room))
-        return -ENOENT;
-    size_t used = strlen(path);
-    if (*hub.file && (size_t)snprintf(path + used, room - used, "/%s", hub.file) >= room - used)
-        return -ENOENT;
-    return access(path, F_OK) == 0 ? 0 : -ENOENT;
+    size_t bytes = hub.has_revision ? revision_bytes(repository, hub.rest) : 0;
+    const char *file = hub.rest + bytes + (hub.rest[bytes] == '/');
+    snprintf(revision, sizeof(revision), "%.*s", (int)bytes, hub.rest);
+    errint_t rc = snapshot_of(repository, revision, path, room) ? 0 : -ENOENT;
+    size_t used = rc == 0 ? strlen(path) : 0;
+    if (rc == 0 && *file && (size_t)snprintf(path + used, room - used, "/%s", file) >= room - used)
+        rc = -ENAMETOOLONG;
+    if (rc == 0 && access(path, F_OK) < 0)
+        rc = -ENOENT;
+    if (rc == 0 && *hub.quant)
+        rc = ctl_hub_quant(path, room, hub.quant, given, err);
+    if (rc != -ENOENT)
+        return rc == -ENAMETOOLONG ? efs_fail(err, rc, "%s: %s", given, strerror(ENAMETOOLONG)) : rc;
+    bool named = *revision && strcmp(revision, "main") != 0;
+    return efs_fail(
+        err, rc,
+        "%s: neither a path, nor in the cache of the Hugging Face Hub\nhint: `hf download %s/%s%s%s%s%s%s%s%s` "
+        "gets it from the Hub; HF_HUB_CACHE names another cache",
+        given, hub.org, hub.name, *file ? " " : "", file, named ? " --revision " : "", named ? revision : "",
+        *hub.quant ? " --include '*" : "", hub.quant, *hub.quant ? "*'" : "");
+}
+
+bool ctl_hub_of_path(char *path, size_t room, char *name, size_t name_room)
+{
+    char model[PATH_ROOM], at[PATH_ROOM + 16];
+    snprintf(model, sizeof(model), "%s", path);
+    char *slash = strrchr(model, '/');
+    size_t above = slash ? (size_t)(slash - model) : 0;
+    bool snapshot = above > 10 && strncmp(model + above - 10, "/snapshots", 10) == 0;
+    if (snapshot)
+        model[above - 10] = '\0';
+    slash = strrchr(model, '/');
+    if (!slash || strncmp(slash, "/models--", 9) != 0)
+        return false;
+    snprintf(at, sizeof(at), "%s/snapshots", model);
+    if (access(at, F_OK) < 0)
+        return false;
+    snprintf(name, name_room, "%s", slash + 9);
+    return snapshot || snapshot_of(model, "", path, room);
 }

@@ -5,6 +5,7 @@
 #include "expertfs-pack.h"
 #include "info_checkpoint.h"
 #include "mountpoint.h"
+#include "names.h"
 #include "options.h"
 #include "rows.h"
 #include "size.h"
@@ -23,10 +24,12 @@ static const struct tools_option options[] = {
     {.name = "json", .help = "Print JSON", .kind = TOOLS_FLAG, .at = AT(json)}, {0}};
 static const struct tools_command command = {
     .options = options,
-    .arguments = "STORE|CHECKPOINT",
-    .help = "Show what STORE holds and what packing measured, or what CHECKPOINT holds before it is packed; and the "
-            "budget of a mount that keeps all experts in memory.\v"
-            "Examples:\n  expertctl info model.efs\n  expertctl info --json model/",
+    .arguments = "STORE|CHECKPOINT|NAME",
+    .help =
+        "Show what STORE holds and what packing measured, or what CHECKPOINT holds before it is packed; and the "
+        "budget of a mount that keeps all experts in memory. NAME is that of a store, of a mount, or ORG/NAME in the "
+        "cache of the Hugging Face Hub.\v"
+        "Examples:\n  expertctl info model.efs\n  expertctl info --json model/",
     .at = AT(path)};
 
 static double ratio(uint64_t a, uint64_t b)
@@ -100,12 +103,12 @@ static json_t *info_to_json(const struct efs_store_info *info, const json_t *rep
         (json_int_t)info_budget(info->expert_coded_bytes), "codecs", by_codec, "report", report);
 }
 
-static int checkpoint_run(const struct arguments *a)
+static int checkpoint_run(const struct arguments *a, const char *path)
 {
     struct ctl_checkpoint c;
     struct efs_error err = {""};
     char text[16];
-    errint_t rc = ctl_checkpoint_read(*a->path.word, &c, &err);
+    errint_t rc = ctl_checkpoint_read(path, &c, NULL, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     if (a->json)
@@ -115,7 +118,7 @@ static int checkpoint_run(const struct arguments *a)
             (json_int_t)c.layers, "expert_raw_bytes", (json_int_t)c.expert_raw_bytes, "expert_coded_bytes",
             (json_int_t)c.expert_coded_bytes, "other_bytes", (json_int_t)(c.source_bytes - c.expert_raw_bytes),
             "budget_bytes", (json_int_t)info_budget(c.expert_coded_bytes)));
-    printf("%s: checkpoint, not packed\n", *a->path.word);
+    printf("%s: checkpoint, not packed\n", path);
     printf("size      %s\n", tools_size_print(c.source_bytes, text, sizeof(text)));
     printf("family    %s\nfiles     %" PRIu64 "\n", c.family, c.files);
     printf("experts   %" PRIu64 " in %" PRIu64 " layers, %s, ", c.experts, c.layers,
@@ -126,7 +129,7 @@ static int checkpoint_run(const struct arguments *a)
         fprintf(
             stderr,
             "expertctl: note: %s: experts are quantised and do not shrink; expertfs mounts the files without packing\n",
-            *a->path.word);
+            path);
     return CTL_OK;
 }
 
@@ -136,10 +139,13 @@ static int info_run(int argc, char **argv)
     struct efs_store *store;
     struct efs_store_info info;
     struct efs_error err = {""};
+    char path[4400];
     tools_parse(&command, argc, argv, &a);
-    if (ctl_is_checkpoint(*a.path.word) && !ctl_is_mount(*a.path.word))
-        return checkpoint_run(&a);
-    errint_t rc = ctl_store_open(*a.path.word, &store, &err);
+    errint_t rc = ctl_name_find(*a.path.word, path, sizeof(path), &err);
+    if (rc == 0 && ctl_is_checkpoint(path) && !ctl_is_mount(path))
+        return checkpoint_run(&a, path);
+    if (rc == 0)
+        rc = ctl_store_open(path, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     efs_store_info(store, &info);
@@ -150,7 +156,7 @@ static int info_run(int argc, char **argv)
     if (a.json)
         status = ctl_print_json(info_to_json(&info, report));
     else
-        info_print_text(*a.path.word, &info, report);
+        info_print_text(path, &info, report);
     json_decref(report);
     efs_store_close(store);
     return status;

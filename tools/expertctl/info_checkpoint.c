@@ -5,6 +5,7 @@
 #include "catalog.h"
 #include "expertfs-private.h"
 #include "reclaim_unfinished.h"
+#include "source_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
+
+#define LISTED_MODELS 8u
 
 bool ctl_is_checkpoint(const char *path)
 {
@@ -29,34 +31,87 @@ bool ctl_is_checkpoint(const char *path)
     return S_ISDIR(st.st_mode) || gguf || (end && (strcmp(end, ".safetensors") == 0 || strcmp(end, ".gguf") == 0));
 }
 
-/* -ESTALE: a file was removed. */
-static errint_t catalog_key(const struct efs_catalog *catalog, uint64_t *key, struct efs_error *err)
+/* ---- several models ---------------------------------------------------------------------------------------------- */
+
+bool ctl_gguf_is_model(const char *path)
 {
-    XXH3_state_t *state = XXH3_createState();
-    errint_t rc = state ? 0 : efs_fail(err, -ENOMEM, "no memory");
-    if (state)
-        XXH3_64bits_reset(state);
-    for (size_t f = 0; f < catalog->file_count && rc == 0; f++) {
-        char *path;
-        struct stat st;
-        int bytes = asprintf(&path, "%s/%s", catalog->root, catalog->files[f].path);
-        if (bytes < 0) {
-            rc = efs_fail(err, -ENOMEM, "no memory");
-            break;
-        }
-        if (stat(path, &st) < 0)
-            rc = efs_fail(err, -ESTALE, "%s: %s", path, strerror(errno));
-        const int64_t facts[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
-        XXH3_64bits_update(state, path, (size_t)bytes + 1);
-        XXH3_64bits_update(state, facts, sizeof(facts));
-        free(path);
-    }
-    *key = rc == 0 ? XXH3_64bits_digest(state) : 0;
-    XXH3_freeState(state);
-    return rc;
+    struct efs_catalog catalog;
+    struct efs_error ignored;
+    if (efs_catalog_read(path, NULL, &catalog, &ignored) < 0)
+        return false;
+    bool model = catalog.file_count == 1 && catalog.files[0].gguf && catalog.tensor_count > 0 &&
+                 !catalog.files[0].facts->companion;
+    efs_catalog_free(&catalog);
+    return model;
 }
 
-errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint, struct efs_error *err)
+static bool has_file(const struct efs_catalog *catalog, const char *folder, size_t bytes, const char *name)
+{
+    for (size_t f = 0; f < catalog->file_count; f++) {
+        const char *path = catalog->files[f].path;
+        if (strncmp(path, folder, bytes) == 0 && strcmp(path + bytes, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Bytes of the path that name the model of a file of weights: of a GGUF file its name without the number of a part,
+ * else the nearest folder with a config.json, or its own folder. */
+static size_t model_bytes(const struct efs_catalog *catalog, const struct efs_source_file *file)
+{
+    const char *of = strstr(file->path, "-of-"), *slash = strrchr(file->path, '/');
+    if (file->gguf)
+        return of && of - file->path > 6 && strspn(of - 5, "0123456789") == 5 ? (size_t)(of - file->path) - 6
+                                                                              : strlen(file->path);
+    size_t own = slash ? (size_t)(slash - file->path) + 1 : 0, bytes = own;
+    while (bytes > 0 && !has_file(catalog, file->path, bytes, "config.json"))
+        for (bytes--; bytes > 0 && file->path[bytes - 1] != '/';)
+            bytes--;
+    return bytes ? bytes : own;
+}
+
+/* Whether the folder is one model by the files at its top: weights, an index or a configuration. */
+static bool top_is_model(const struct efs_catalog *catalog)
+{
+    for (size_t f = 0; f < catalog->file_count; f++) {
+        const struct efs_source_file *file = &catalog->files[f];
+        if (file->has_tensors && !file->gguf && !strchr(file->path, '/'))
+            return true;
+    }
+    return has_file(catalog, "", 0, "config.json") || has_file(catalog, "", 0, "model_index.json") ||
+           has_file(catalog, "", 0, "model.safetensors.index.json");
+}
+
+/* Lists the models of a folder that has several; *spread: whether they are in different folders. */
+static void list_models(const struct efs_catalog *catalog, char *names, size_t room, bool *spread)
+{
+    const char *before = NULL;
+    size_t before_bytes = 0, count = 0, used = 0;
+    *names = '\0';
+    *spread = false;
+    for (size_t f = 0; f < catalog->file_count && !top_is_model(catalog); f++) { /* sorted by path */
+        const struct efs_source_file *file = &catalog->files[f];
+        size_t bytes = model_bytes(catalog, file);
+        if (!file->has_tensors || (file->gguf && file->facts->companion) ||
+            (before && before_bytes == bytes && strncmp(before, file->path, bytes) == 0))
+            continue;
+        before = file->path;
+        before_bytes = bytes;
+        *spread |= strchr(file->path, '/') != NULL;
+        if (count++ < LISTED_MODELS)
+            used += (size_t)snprintf(names + used, room - used, "%s%.*s", count > 1 ? ", " : "",
+                                     bytes > 75 ? 75 : (int)bytes, file->path);
+    }
+    if (count > LISTED_MODELS)
+        snprintf(names + used, room - used, " and %zu more", count - LISTED_MODELS);
+    if (count < 2)
+        *names = '\0';
+}
+
+/* ---- what it holds ----------------------------------------------------------------------------------------------- */
+
+errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint, struct ctl_sources *sources,
+                             struct efs_error *err)
 {
     struct efs_catalog catalog;
     struct efs_error taken;
@@ -87,13 +142,15 @@ errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint
         const struct efs_source_expert *now = &catalog.experts[e], *before = e ? now - 1 : NULL;
         checkpoint->layers += !before || before->layer != now->layer || strcmp(before->stack, now->stack) != 0;
     }
+    list_models(&catalog, checkpoint->models, sizeof(checkpoint->models), &checkpoint->spread);
     efs_pack_warn_dense(&catalog, "served", checkpoint->warning, sizeof(checkpoint->warning));
     bool alone = strcmp(catalog.root, path) != 0; /* a file, whose name the caller prints */
     for (size_t f = 0; f < catalog.file_count && !catalog.tensor_count && !*checkpoint->warning; f++)
         if (catalog.files[f].note)
             snprintf(checkpoint->warning, sizeof(checkpoint->warning), "%.800s; served as plain bytes, without experts",
                      catalog.files[f].note + (alone ? strlen(catalog.files[f].path) + 2 : 0));
-    rc = catalog_key(&catalog, &checkpoint->key, err);
+    if (sources)
+        rc = ctl_sources_take(&catalog, path, sources, err);
     efs_catalog_free(&catalog);
     return rc;
 }

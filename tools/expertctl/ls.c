@@ -5,6 +5,7 @@
 #include "mountpoint.h"
 #include "options.h"
 #include "size.h"
+#include "sources.h"
 #include "stores.h"
 
 #include <errno.h>
@@ -28,7 +29,8 @@ static const struct tools_option options[] = {
     {0}};
 static const struct tools_command command = {
     .options = options,
-    .help = "List the stores that `up` has packed: size, ratio to the checkpoint, when they were last used; and the "
+    .help = "List the stores that `up` has packed: size, ratio to the checkpoint, when they were last used, of which "
+            "checkpoint they are and whether it has changed since, where they are mounted; and the "
             "mounts of all users: store, mount point, user, and whether the daemon has ended or does not answer; "
             "`expertctl status` shows what one does.\vExamples:\n  expertctl ls\n  expertctl ls --json --store "
             "/srv/stores"};
@@ -54,14 +56,28 @@ static const char *user_name(uid_t uid, char text[32])
 
 /* ---- stores ------------------------------------------------------------------------------------------------------ */
 
-/* sound: false if the store cannot be opened; source_bytes is 0 then. */
-static json_t *store_json(const char *path)
+/* The mount points of a store. */
+static json_t *mounted_json(const char *path, const struct ctl_mounts *mounts)
 {
+    json_t *array = json_array();
+    for (size_t i = 0; i < mounts->count; i++)
+        if (strcmp(mounts->mount[i].source, path) == 0)
+            json_array_append_new(array, ctl_json_text(mounts->mount[i].path));
+    return array;
+}
+
+/* sound: false if the store cannot be opened; source_bytes is 0 then. */
+static json_t *store_json(const char *path, const struct ctl_mounts *mounts)
+{
+    static const char *const states[] = {[CTL_SOURCE_UNKNOWN] = NULL,
+                                         [CTL_SOURCE_SAME] = "same",
+                                         [CTL_SOURCE_CHANGED] = "changed",
+                                         [CTL_SOURCE_MISSING] = "missing"};
     struct efs_store *store;
     struct efs_store_info info = {0};
     struct efs_error err;
     struct stat st;
-    char name[256];
+    char name[256], source[4400];
     if (stat(path, &st) < 0)
         return NULL;
     bool sound = efs_store_open(path, &store, &err) == 0;
@@ -69,13 +85,35 @@ static json_t *store_json(const char *path)
         efs_store_info(store, &info);
         efs_store_close(store);
     }
-    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:b}", "name", ctl_json_text(ctl_store_name(path, name, sizeof(name))),
-                     "path", ctl_json_text(path), "store_bytes", (json_int_t)st.st_size, "source_bytes",
-                     (json_int_t)info.source_bytes, "used_at", (json_int_t)st.st_atime, "sound", sound);
+    const char *state = states[ctl_sources_state(path, source, sizeof(source))];
+    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:b, s:o, s:s?, s:o}", "name",
+                     ctl_json_text(ctl_store_name(path, name, sizeof(name))), "path", ctl_json_text(path),
+                     "store_bytes", (json_int_t)st.st_size, "source_bytes", (json_int_t)info.source_bytes, "used_at",
+                     (json_int_t)st.st_atime, "sound", sound, "source", state ? ctl_json_text(source) : json_null(),
+                     "source_state", state, "mountpoints", mounted_json(path, mounts));
+}
+
+/* Replaces names that several stores have by names with the checksum. */
+static void names_distinguish(json_t *stores)
+{
+    char stem[256];
+    size_t i, j;
+    json_t *store, *other, *names = json_array();
+    json_array_foreach(stores, i, store) json_array_append(names, json_object_get(store, "name"));
+    json_array_foreach(stores, i, store)
+    {
+        size_t same = 0;
+        json_array_foreach(names, j, other) same += json_equal(other, json_array_get(names, i)) != 0;
+        if (same > 1)
+            json_object_set_new(
+                store, "name",
+                ctl_json_text(ctl_store_stem(json_string_value(json_object_get(store, "path")), stem, sizeof(stem))));
+    }
+    json_decref(names);
 }
 
 /* The stores in a folder, an empty array if there is none. */
-static json_t *stores_json(const char *folder)
+static json_t *stores_json(const char *folder, const struct ctl_mounts *mounts)
 {
     struct dirent **stores;
     json_t *array = json_array();
@@ -83,14 +121,36 @@ static json_t *stores_json(const char *folder)
     for (int i = 0; i < count; i++) {
         char path[4400];
         snprintf(path, sizeof(path), "%s/%s", folder, stores[i]->d_name);
-        json_t *store = store_json(path);
+        json_t *store = store_json(path, mounts);
         if (store)
             json_array_append_new(array, store);
         free(stores[i]);
     }
     if (count >= 0)
         free(stores);
+    names_distinguish(array);
     return array;
+}
+
+/* The line below a store: its checkpoint, and where it is mounted. */
+static void print_source(const json_t *store)
+{
+    const char *source = json_string_value(json_object_get(store, "source")),
+               *state = json_string_value(json_object_get(store, "source_state"));
+    const json_t *mounted = json_object_get(store, "mountpoints");
+    if (source) {
+        printf("    of ");
+        print_path(source, 0);
+        printf("%s", strcmp(state, "changed") == 0   ? ", which has changed: stale"
+                     : strcmp(state, "missing") == 0 ? ", which is not there any more"
+                                                     : "");
+    }
+    for (size_t i = 0; i < json_array_size(mounted); i++) {
+        printf("%s", i ? ", " : source ? "; on " : "    on ");
+        print_path(json_string_value(json_array_get(mounted, i)), 0);
+    }
+    if (source || json_array_size(mounted))
+        putchar('\n');
 }
 
 static void print_store(const json_t *store)
@@ -108,6 +168,7 @@ static void print_store(const json_t *store)
     printf(" %8s %6s  %-16s  ", tools_size_print((uint64_t)bytes, size, sizeof(size)), ratio, used);
     print_path(json_string_value(json_object_get(store, "path")), 0);
     putchar('\n');
+    print_source(store);
 }
 
 /* ---- mounts ------------------------------------------------------------------------------------------------------ */
@@ -156,8 +217,8 @@ static int ls_run(int argc, char **argv)
     errint_t rc = ctl_mounts_find(&mounts, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    bool known = ctl_stores_folder(a.folder, false, folder, sizeof(folder), &err) == 0;
-    json_t *stores = known ? stores_json(folder) : json_array();
+    bool known = ctl_stores_folder(a.folder, folder, sizeof(folder), &err) == 0;
+    json_t *stores = known ? stores_json(folder, &mounts) : json_array();
     size_t count = json_array_size(stores);
     int status = CTL_OK;
     if (a.json) {

@@ -5,7 +5,9 @@
 #include "expertctl.h"
 #include "expertfs-private.h"
 #include "hub.h"
+#include "hub_name.h"
 #include "mountpoint.h"
+#include "names.h"
 #include "stores.h"
 
 #include <errno.h>
@@ -18,37 +20,73 @@
 
 /* ---- a checkpoint ------------------------------------------------------------------------------------------------ */
 
-/* Reads the headers of the checkpoint at model->path and sets its store: NAME-KEY.efs in folder, or the checkpoint
- * itself. */
-static errint_t checkpoint_store(const char *folder, struct ctl_model *model, struct efs_error *err)
+/* Where stores are. */
+struct places {
+    const char *folder, *own; /* "": none */
+};
+
+/* Sets the store: the one that was packed from the same bytes, or NAME@KEY.efs in own, which is made. */
+static errint_t checkpoint_store(const struct places *in, struct ctl_model *model, struct efs_error *err)
 {
-    errint_t rc = ctl_checkpoint_read(model->path, &model->checkpoint, err);
-    if (rc < 0)
-        return rc;
-    const struct ctl_checkpoint *c = &model->checkpoint;
-    if (c->source_bytes && (double)(c->source_bytes - c->store_bytes) < EFS_PACK_WORTH * (double)c->source_bytes) {
-        model->kind = CTL_MODEL_STORE;
-        model->in_place = true;
-        strcpy(model->store, model->path);
+    if (ctl_sources_store(in->folder, &model->sources, model->store, sizeof(model->store)) ||
+        (strcmp(in->own, in->folder) != 0 &&
+         ctl_sources_store(in->own, &model->sources, model->store, sizeof(model->store)))) {
+        ctl_store_name(model->store, model->name, sizeof(model->name));
         return 0;
     }
-    if ((size_t)snprintf(model->store, sizeof(model->store), "%s/%s-%0*x.efs", folder, model->name,
-                         CTL_STORE_KEY_DIGITS, (unsigned)(model->checkpoint.key >> 32)) >= sizeof(model->store))
-        return efs_fail(err, -ENAMETOOLONG, "%s: %s", model->path, strerror(ENAMETOOLONG));
+    uint32_t key = (uint32_t)(ctl_sources_key(&model->sources) >> 32);
+    do
+        if ((size_t)snprintf(model->store, sizeof(model->store), "%s/%s@%0*x.efs", in->own, model->name,
+                             CTL_STORE_KEY_DIGITS, key++) >= sizeof(model->store))
+            return efs_fail(err, -ENAMETOOLONG, "%s: %s", model->path, strerror(ENAMETOOLONG));
+    while (access(model->store, F_OK) == 0); /* of other bytes */
     return 0;
 }
 
-/* The last part of path; of a file without its suffix, and of a part of a split GGUF file without its number. */
-static void checkpoint_name(const char *path, bool folder, char *name, size_t room)
+/* Reads the headers of the checkpoint at model->path and sets its store, or serves it in place. */
+static errint_t checkpoint_read(const struct places *in, struct ctl_model *model, struct efs_error *err)
 {
-    const char *last = strrchr(path, '/');
-    snprintf(name, room, "%s", last && last[1] ? last + 1 : "model");
-    char *end = folder ? NULL : strrchr(name, '.');
+    errint_t rc = ctl_checkpoint_read(model->path, &model->checkpoint, &model->sources, err);
+    if (rc < 0)
+        return rc;
+    const struct ctl_checkpoint *c = &model->checkpoint;
+    model->in_place =
+        c->source_bytes && (double)(c->source_bytes - c->store_bytes) < EFS_PACK_WORTH * (double)c->source_bytes;
+    if (*c->models && (!model->in_place || c->spread))
+        return efs_fail(
+            err, -E2BIG,
+            "%s: a folder of several models: %s\nhint: name one of them; mkexpertfs packs the folder as one",
+            model->path, c->models);
+    if (!model->in_place)
+        return checkpoint_store(in, model, err);
+    model->kind = CTL_MODEL_STORE;
+    strcpy(model->store, model->path);
+    return 0;
+}
+
+/* The name of a file without its suffix, and of a part of a split GGUF file without its number. */
+static void shorten_name(char *name)
+{
+    char *end = strrchr(name, '.'), *part;
     if (end && end > name)
         *end = '\0';
-    char *part = folder ? NULL : strstr(name, "-of-");
-    if (part && part - name > 6 && part[-6] == '-' && strspn(part - 5, "0123456789") == 5)
+    if ((part = strstr(name, "-of-")) && part - name > 6 && part[-6] == '-' && strspn(part - 5, "0123456789") == 5)
         part[-6] = '\0';
+}
+
+/* The last part of the path that was given, of a link its own name; of "." and the like, of the absolute path. */
+static void given_name(const char *given, const char *absolute, char *name, size_t room)
+{
+    size_t bytes = strlen(given);
+    while (bytes > 1 && given[bytes - 1] == '/')
+        bytes--;
+    size_t begin = bytes;
+    while (begin > 0 && given[begin - 1] != '/')
+        begin--;
+    const char *slash = strrchr(absolute, '/');
+    snprintf(name, room, "%.*s", (int)(bytes - begin), given + begin);
+    if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        snprintf(name, room, "%s", slash && slash[1] ? slash + 1 : "model");
 }
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
@@ -72,20 +110,29 @@ static errint_t check_is_store(const char *given, const char *path, struct efs_e
         given);
 }
 
-static errint_t model_by_path(const char *given, const char *folder, struct ctl_model *model, struct efs_error *err)
+static errint_t absolute_path(const char *given, struct ctl_model *model, struct stat *st, struct efs_error *err)
 {
-    struct stat st;
     char *absolute;
-    errint_t rc = efs_absolute_path(given, &absolute, err);
+    errint_t rc = efs_source_path(given, &absolute, err);
     if (rc < 0)
         return rc;
     snprintf(model->path, sizeof(model->path), "%s", absolute);
     bool fits = strlen(absolute) < sizeof(model->path);
     free(absolute);
-    if (!fits || stat(model->path, &st) < 0)
-        return efs_fail(err, fits ? -errno : -ENAMETOOLONG, "%s: %s", given, strerror(fits ? errno : ENAMETOOLONG));
+    if (fits && stat(model->path, st) == 0)
+        return 0;
+    return efs_fail(err, fits ? -errno : -ENAMETOOLONG, "%s: %s", given, strerror(fits ? errno : ENAMETOOLONG));
+}
+
+static errint_t model_by_path(const char *given, const struct places *in, struct ctl_model *model,
+                              struct efs_error *err)
+{
+    struct stat st;
     char *root;
     struct efs_error ignored;
+    errint_t rc = absolute_path(given, model, &st, err);
+    if (rc < 0)
+        return rc;
     if (ctl_mount_of(model->path, &root, &ignored) == 0) {
         model->kind = CTL_MODEL_MOUNT;
         snprintf(model->path, sizeof(model->path), "%s", root);
@@ -93,51 +140,81 @@ static errint_t model_by_path(const char *given, const char *folder, struct ctl_
         ctl_store_name(model->path, model->name, sizeof(model->name));
         return 0;
     }
+    char hub[256];
+    bool snapshot = S_ISDIR(st.st_mode) && ctl_hub_of_path(model->path, sizeof(model->path), hub, sizeof(hub));
+    if (snapshot)
+        snprintf(model->name, sizeof(model->name), "%s", hub);
+    else
+        given_name(given, model->path, model->name, sizeof(model->name));
+    model->hub |= snapshot;
     model->kind = ctl_is_checkpoint(model->path) ? CTL_MODEL_CHECKPOINT : CTL_MODEL_STORE;
     if (model->kind == CTL_MODEL_CHECKPOINT) {
-        if (!*model->name)
-            checkpoint_name(model->path, S_ISDIR(st.st_mode), model->name, sizeof(model->name));
-        return checkpoint_store(folder, model, err);
+        if (!S_ISDIR(st.st_mode))
+            shorten_name(model->name);
+        return checkpoint_read(in, model, err);
     }
-    ctl_store_name(model->path, model->name, sizeof(model->name));
+    ctl_store_name(given, model->name, sizeof(model->name));
     strcpy(model->store, model->path);
     return check_is_store(given, model->path, err);
 }
 
-errint_t ctl_model_find(const char *given, const char *folder, struct ctl_model *model, struct efs_error *err)
+/* A store by its name, or the mount with that name. */
+static errint_t model_by_name(const char *given, const struct places *in, struct ctl_model *model,
+                              struct efs_error *err)
 {
+    struct ctl_mounts mounts;
+    const struct ctl_mount *mount;
+    struct efs_error ignored;
+    errint_t rc = ctl_store_by_name(in->folder, given, true, model->path, sizeof(model->path), err);
+    if (rc == -ENOENT && strcmp(in->own, in->folder) != 0)
+        rc = ctl_store_by_name(in->own, given, true, model->path, sizeof(model->path), err);
+    if (rc == 0)
+        strcpy(model->store, model->path);
+    if (rc == -ENOENT && ctl_mounts_find(&mounts, &ignored) == 0) {
+        if (ctl_mount_choose(&mounts, given, &mount, &ignored) == 0 && mount->usable) {
+            rc = ctl_mount_check(mount->path, err);
+            model->kind = CTL_MODEL_MOUNT;
+            snprintf(model->path, sizeof(model->path), "%s", mount->path);
+        }
+        ctl_mounts_free(&mounts);
+    }
+    ctl_store_name(model->path, model->name, sizeof(model->name));
+    return rc;
+}
+
+errint_t ctl_model_find(const char *given, const char *folder, const char *own, struct ctl_model *model,
+                        struct efs_error *err)
+{
+    const struct places in = {folder, own};
     char path[4096];
+    struct ctl_hub hub;
+    struct efs_error why;
     *model = (struct ctl_model){.kind = CTL_MODEL_STORE};
     errint_t rc = ctl_mount_check_above(given, err);
     if (rc < 0)
         return rc;
     if (access(given, F_OK) == 0 || errno != ENOENT)
-        return model_by_path(given, folder, model, err);
-    given = ctl_hub_text(given);
-    bool hub = ctl_hub_name(given, model->name, sizeof(model->name));
-    if (!hub && !strchr(given, '/'))
-        snprintf(model->name, sizeof(model->name), "%s", given);
-    if (hub && ctl_hub_find(given, path, sizeof(path)) == 0) {
+        return model_by_path(given, &in, model, err);
+    bool on_hub = ctl_hub_parse(given, &hub);
+    rc = on_hub ? ctl_hub_find(given, path, sizeof(path), err) : -ENOENT;
+    if (rc == 0) {
         model->hub = true;
-        return model_by_path(path, folder, model, err);
+        return model_by_path(path, &in, model, err);
     }
-    bool whole = !hub || strlen(given) == ctl_hub_repository_bytes(given); /* else a store may be of another revision */
-    if (whole && *model->name && ctl_store_by_name(folder, model->name, model->path, sizeof(model->path))) {
-        strcpy(model->store, model->path);
-        return 0;
+    if (rc == -ENOENT && !*hub.rest && !*hub.quant) { /* else a store may be of another revision */
+        rc = model_by_name(given, &in, model, &why);
+        if (rc < 0 && rc != -ENOENT)
+            *err = why;
     }
-    const char *at = strchr(given, '@');
-    if (at && strncmp(at, "@main", 5) == 0 && (!at[5] || at[5] == '/'))
-        at = NULL; /* the default */
-    if (hub)
-        return efs_fail(
-            err, -ENOENT,
-            "%s: neither a path, nor in the cache of the Hugging Face Hub\nhint: `hf download %.*s%s%.*s` gets it "
-            "from the Hub; %s names another cache",
-            given, (int)ctl_hub_repository_bytes(given), given, at ? " --revision " : "",
-            at ? (int)strcspn(at + 1, "/") : 0, at ? at + 1 : "", "HF_HUB_CACHE");
-    return efs_fail(err, -ENOENT,
-                    "%s: %s\nhint: a model is a directory, a GGUF file, a store, or org/name of the "
-                    "Hugging Face Hub; `expertctl ls` lists the stores",
-                    given, strerror(ENOENT));
+    if (rc == -ENOENT && !on_hub)
+        efs_fail(err, rc,
+                 "%s: %s\nhint: a model is a directory, a GGUF file, a store, or org/name of the Hugging Face Hub; "
+                 "`expertctl ls` lists the stores",
+                 given, strerror(ENOENT));
+    return rc;
+}
+
+void ctl_model_free(struct ctl_model *model)
+{
+    ctl_sources_free(&model->sources);
 }

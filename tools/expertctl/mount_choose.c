@@ -3,8 +3,8 @@
 #include "mountpoint.h"
 
 #include "expertfs-private.h"
-#include "hub.h"
-#include "stores.h"
+#include "hub_name.h"
+#include "store_name.h"
 
 #include <errno.h>
 #include <poll.h>

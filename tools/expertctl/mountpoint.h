@@ -50,6 +50,9 @@ errint_t ctl_mount_check_above(const char *path, struct efs_error *err);
 /* The path of the only mount of type fuse.expertfs that this user may use; the caller frees it with free(). -ENOENT: no
  * mount; -E2BIG: several mounts, which err lists; errors of ctl_mount_check(). */
 errint_t ctl_mount_only(char **root, struct efs_error *err);
+/* Unmounts, waits for the daemon to end, and removes the mount point that `up` made. lazy: detaches a mount that is in
+ * use. -EBUSY: in use; -EPERM; messages in err. down.c. */
+errint_t ctl_mount_end(const struct ctl_mount *mount, bool lazy, struct efs_error *err);
 /* Whether this process may mount and unmount itself, by CAP_SYS_ADMIN; else fusermount3 does it. */
 bool ctl_may_mount(void);
 /* As tools_control_read(), but gives up when the daemon sends nothing for timeout_ms. The caller frees the text. NULL:

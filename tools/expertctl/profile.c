@@ -5,6 +5,7 @@
 #include "expertfs-private.h"
 #include "interrupt.h"
 #include "mountpoint.h"
+#include "names.h"
 #include "options.h"
 #include "size.h"
 
@@ -34,7 +35,7 @@ static const struct tools_option options[] = {
 };
 static const struct tools_command command = {
     .options = options,
-    .arguments = "STORE",
+    .arguments = "STORE|NAME",
     .help = "Measure for a few seconds how fast this machine reads and decodes STORE, print it, and save it where "
             "moe-replay and the daemon look for it: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else "
             "$XDG_STATE_HOME/expertfs. A profile whose rounds differ by more than 25 % is not saved: the machine is "
@@ -84,9 +85,11 @@ static int profile_run(int argc, char **argv)
     struct efs_store *store;
     struct efs_profile profile;
     struct efs_error err = {""};
-    char path[4096];
+    char path[4400], saved[4096];
     tools_parse(&command, argc, argv, &a);
-    errint_t rc = ctl_store_open(*a.store.word, &store, &err);
+    errint_t rc = ctl_name_find(*a.store.word, path, sizeof(path), &err);
+    if (rc == 0)
+        rc = ctl_store_open(path, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     rc = efs_profile_measure(store, 0, (double)a.seconds, &profile, &err);
@@ -97,13 +100,12 @@ static int profile_run(int argc, char **argv)
     if (a.json)
         status = profile_print_json(&profile);
     else
-        profile_print_text(*a.store.word, &profile);
+        profile_print_text(path, &profile);
     if (!a.force && !efs_profile_is_steady(&profile)) {
         rc = efs_fail(&err, -EBUSY,
                       "%s: the profile is not saved: its rounds differ by %.0f %% (disk) and %.0f %% (decoding), the "
                       "limit is %.0f %%\nhint: measure again when the machine is idle; --force saves it all the same",
-                      *a.store.word, 100 * profile.disk_spread, 100 * profile.decode_spread,
-                      100 * EFS_PROFILE_SPREAD_MAX);
+                      path, 100 * profile.disk_spread, 100 * profile.decode_spread, 100 * EFS_PROFILE_SPREAD_MAX);
         return ctl_fail(rc, &err);
     }
     tools_interrupt_catch(); /* a signal must not end the program while it saves */
@@ -113,12 +115,12 @@ static int profile_run(int argc, char **argv)
         efs_fail(&err, rc, "cannot save the profile: %s%s", why.text,
                  rc == -EACCES || rc == -EROFS ? "\nhint: set EXPERTFS_STATE to a folder that you own" : "");
     } else {
-        rc = efs_profile_path(profile.content_hash, path, sizeof(path), &err);
+        rc = efs_profile_path(profile.content_hash, saved, sizeof(saved), &err);
     }
     if (rc < 0)
         return ctl_fail(rc, &err);
     if (!a.json)
-        printf("saved    %s\n", path);
+        printf("saved    %s\n", saved);
     return status;
 }
 

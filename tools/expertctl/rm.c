@@ -4,8 +4,10 @@
 
 #include "interrupt.h"
 #include "mountpoint.h"
+#include "names.h"
 #include "options.h"
 #include "size.h"
+#include "sources.h"
 #include "stores.h"
 
 #include <errno.h>
@@ -19,49 +21,46 @@
 struct arguments {
     struct tools_arguments given; /* NAME|STORE... */
     const char *folder;           /* of --store; NULL: the default */
-    bool yes, json;
+    bool stale, yes, json;
 };
+
+static void check_arguments(const struct argp_state *state, void *into)
+{
+    const struct arguments *a = into;
+    if (a->stale && a->given.count)
+        argp_error(state, "%s: --stale takes no store", a->given.word[0]);
+    if (!a->stale && !a->given.count)
+        argp_error(state, "NAME is needed");
+}
 
 #define AT(member) offsetof(struct arguments, member)
 static const struct tools_option options[] = {
+    {"stale", 0, NULL, "Delete the stores of checkpoints that have changed since they were packed", TOOLS_FLAG,
+     .at = AT(stale)},
     {"store", 0, "DIR", "Folder of stores (default: $XDG_DATA_HOME/expertfs)", TOOLS_TEXT, .at = AT(folder)},
     {"yes", 'y', NULL, "Do not ask", TOOLS_FLAG, .at = AT(yes)},
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {0}};
 static const struct tools_command command = {
     .options = options,
-    .arguments = "NAME|STORE...",
-    .help = "Delete stores: NAME as `expertctl ls` prints it, or a path. A store that is mounted is not deleted. After "
-            "--reclaim a store is the only copy of its checkpoint.\v"
-            "Examples:\n  expertctl rm Qwen--Qwen3-30B-A3B\n  expertctl rm --yes "
-            "~/.local/share/expertfs/model-1a2b3c4d.efs",
-    .at = AT(given)};
+    .arguments = "[NAME|STORE]...",
+    .help =
+        "Delete stores: NAME as `expertctl ls` prints it, or a path. A store that is mounted is not deleted. After "
+        "--reclaim a store is the only copy of its checkpoint. --stale leaves stores whose checkpoint is not there any "
+        "more: they may be the only copy.\v"
+        "Examples:\n  expertctl rm Qwen--Qwen3-30B-A3B\n  expertctl rm --yes "
+        "~/.local/share/expertfs/model@1a2b3c4d.efs",
+    .at = AT(given),
+    .finish = check_arguments};
 
 /* The store that `given` names: a path, or the name of one store in the folder. */
 static errint_t store_find(const char *given, const char *folder, char *path, size_t room, struct efs_error *err)
 {
-    struct dirent **stores;
-    char name[256], names[2048] = "";
-    size_t found = 0;
     struct stat st;
-    if (stat(given, &st) == 0 && S_ISREG(st.st_mode)) {
-        bool fits = (size_t)snprintf(path, room, "%s", given) < room;
-        return fits ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: %s", given, strerror(ENAMETOOLONG));
-    }
-    int count = ctl_stores_list(folder, &stores);
-    for (int i = 0; i < count; i++) {
-        if (strcmp(ctl_store_name(stores[i]->d_name, name, sizeof(name)), given) == 0) {
-            size_t used = strlen(names);
-            snprintf(path, room, "%s/%s", folder, stores[i]->d_name);
-            snprintf(names + used, sizeof(names) - used, "%s%s", found++ ? ", " : "", stores[i]->d_name);
-        }
-        free(stores[i]);
-    }
-    if (count >= 0)
-        free(stores);
-    return found == 1 ? 0
-           : found    ? efs_fail(err, -E2BIG, "%s: which store? there are %s\nhint: give the path of one", given, names)
-                      : efs_fail(err, -ENOENT, "%s: no store\nhint: `expertctl ls` lists the stores", given);
+    if (stat(given, &st) < 0 || !S_ISREG(st.st_mode))
+        return ctl_store_by_name(folder, given, false, path, room, err);
+    bool fits = (size_t)snprintf(path, room, "%s", given) < room;
+    return fits ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: %s", given, strerror(ENAMETOOLONG));
 }
 
 /* Whether path is a store, also a damaged one, and no mount of this machine serves it. */
@@ -100,14 +99,13 @@ static errint_t ask_user(const char *path, const char *size, struct efs_error *e
     return strcmp(answer, "yes\n") == 0 ? 0 : efs_fail(err, -ECANCELED, "%s: not deleted", path);
 }
 
-static errint_t store_remove(const struct arguments *a, const char *given, const char *folder,
-                             const struct ctl_mounts *mounts, json_t *removed, struct efs_error *err)
+/* Asks, and deletes a store with its record. */
+static errint_t store_remove(const struct arguments *a, const char *path, const struct ctl_mounts *mounts,
+                             json_t *removed, struct efs_error *err)
 {
-    char path[4400], size[16];
+    char size[16], record[4500];
     struct stat st = {.st_size = 0};
-    errint_t rc = store_find(given, folder, path, sizeof(path), err);
-    if (rc == 0)
-        rc = store_check(path, mounts, err);
+    errint_t rc = store_check(path, mounts, err);
     if (rc == 0 && stat(path, &st) == 0)
         tools_size_print((uint64_t)st.st_size, size, sizeof(size));
     if (rc == 0 && !a->yes)
@@ -116,6 +114,8 @@ static errint_t store_remove(const struct arguments *a, const char *given, const
         rc = efs_fail(err, -errno, "%s: %s", path, strerror(errno));
     if (rc < 0)
         return rc;
+    snprintf(record, sizeof(record), "%s" CTL_SOURCES_END, path);
+    unlink(record);
     json_array_append_new(removed,
                           json_pack("{s:o, s:I}", "store", ctl_json_text(path), "store_bytes", (json_int_t)st.st_size));
     if (!a->json)
@@ -123,24 +123,54 @@ static errint_t store_remove(const struct arguments *a, const char *given, const
     return 0;
 }
 
+/* Deletes the stores in the folder whose checkpoint has changed: its files are there, and have other bytes. A mounted
+ * one stays. */
+static errint_t stale_remove(const struct arguments *a, const char *folder, const struct ctl_mounts *mounts,
+                             json_t *removed, struct efs_error *err)
+{
+    struct dirent **stores;
+    errint_t rc = 0;
+    int count = *folder ? ctl_stores_list(folder, &stores) : 0;
+    for (int i = 0; i < count; i++) {
+        char path[4400], source[4400];
+        snprintf(path, sizeof(path), "%s/%s", folder, stores[i]->d_name);
+        if (!tools_interrupted() && ctl_sources_state(path, source, sizeof(source)) == CTL_SOURCE_CHANGED &&
+            !ctl_sources_compare(path, source)) {
+            if (!a->json)
+                fprintf(stderr, "expertctl: %s has changed since it was packed\n", source);
+            rc = store_remove(a, path, mounts, removed, err);
+            if (rc < 0)
+                ctl_fail(rc, err);
+        }
+        free(stores[i]);
+    }
+    if (count > 0)
+        free(stores);
+    return rc;
+}
+
 static int rm_run(int argc, char **argv)
 {
     struct arguments a = {.json = false};
     struct ctl_mounts mounts;
     struct efs_error err = {""};
-    char folder[4096] = "";
+    char folder[4096] = "", path[4400];
     int status = CTL_OK;
     tools_parse(&command, argc, argv, &a);
     errint_t rc = ctl_mounts_find(&mounts, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    ctl_stores_folder(a.folder, false, folder, sizeof(folder), &err);
+    ctl_stores_folder(a.folder, folder, sizeof(folder), &err);
     tools_interrupt_catch();
     json_t *removed = json_array();
     for (uint32_t i = 0; i < a.given.count && !tools_interrupted(); i++) {
-        rc = store_remove(&a, a.given.word[i], folder, &mounts, removed, &err);
+        rc = store_find(a.given.word[i], folder, path, sizeof(path), &err);
+        if (rc == 0)
+            rc = store_remove(&a, path, &mounts, removed, &err);
         status = rc < 0 ? ctl_fail(rc, &err) : status;
     }
+    if (a.stale && stale_remove(&a, folder, &mounts, removed, &err) < 0)
+        status = CTL_FAILED;
     ctl_mounts_free(&mounts);
     if (a.json && ctl_print_json(json_pack("{s:O}", "removed", removed)) != CTL_OK)
         status = CTL_FAILED;

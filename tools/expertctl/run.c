@@ -4,12 +4,12 @@
 
 #include "expertctl.h"
 #include "expertfs-private.h"
+#include "gguf_models.h"
 #include "mountpoint.h"
 #include "run_ggml.h"
 #include "run_mount.h"
 
 #include <errno.h>
-#include <fts.h>
 #include <glob.h>
 #include <signal.h>
 #include <stdio.h>
@@ -41,43 +41,24 @@ static bool run_has(const struct run *r, const char *placeholder)
 
 /* ---- placeholders ---- */
 
-/* Whether a GGUF file can be given to llama.cpp as a model: not the second or a later part of a split model. */
-static bool gguf_is_first(const char *name)
-{
-    const char *end = strrchr(name, '.'), *part = strstr(name, "-of-");
-    if (!end || strcmp(end, ".gguf") != 0)
-        return false;
-    return !part || part - name < 6 || strspn(part - 5, "0123456789") != 5 || strncmp(part - 5, "00001", 5) == 0;
-}
-
-/* Finds the GGUF file of the mount; the file of a vision encoder, mmproj*.gguf, only if there is no other. */
+/* Finds the GGUF file of the mount. */
 static errint_t gguf_find(struct run *r, struct efs_error *err)
 {
-    char *paths[] = {(char *)(uintptr_t)r->root, NULL};
-    FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-    unsigned found = 0, projectors = 0;
+    struct ctl_gguf_models models;
     char names[400] = "";
-    const FTSENT *entry;
-    while (tree && (entry = fts_read(tree))) {
-        if (entry->fts_info == FTS_D && entry->fts_level == 1 &&
-            (strcmp(entry->fts_name, "experts") == 0 || strcmp(entry->fts_name, ".expertfs") == 0))
-            fts_set(tree, (FTSENT *)(uintptr_t)entry, FTS_SKIP);
-        if (entry->fts_info != FTS_F || !gguf_is_first(entry->fts_name))
-            continue;
-        bool projector = strncmp(entry->fts_name, "mmproj", 6) == 0;
-        if (projector ? !found && !projectors : !found)
-            snprintf(r->gguf, sizeof(r->gguf), "%s", entry->fts_path);
+    errint_t rc = ctl_gguf_models(r->root, NULL, NULL, &models, err);
+    for (size_t i = 0; i < models.count; i++) {
         size_t used = strlen(names);
-        snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "", entry->fts_path + strlen(r->root) + 1);
-        found += !projector;
-        projectors += projector;
+        snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "", models.path[i] + strlen(r->root) + 1);
     }
-    if (tree)
-        fts_close(tree);
-    if (found > 1 || (!found && projectors > 1))
-        return efs_fail(err, -E2BIG, "{gguf}: the model has several GGUF files: %s\nhint: write {}/NAME", names);
-    return found + projectors ? 0
-                              : efs_fail(err, -ENOENT, "{gguf}: the model has no GGUF file\nhint: {} is its folder");
+    if (rc == 0 && models.count == 0)
+        rc = efs_fail(err, -ENOENT, "{gguf}: the model has no GGUF file\nhint: {} is its folder");
+    else if (rc == 0 && models.count > 1)
+        rc = efs_fail(err, -E2BIG, "{gguf}: the model has several GGUF files: %s\nhint: write {}/NAME", names);
+    else if (rc == 0)
+        snprintf(r->gguf, sizeof(r->gguf), "%s", models.path[0]);
+    ctl_gguf_models_free(&models);
+    return rc;
 }
 
 /* A copy of word with each {} and {gguf} replaced; the caller frees it. NULL: no memory. */

@@ -2,72 +2,118 @@
 /* stores.c - see stores.h. */
 #include "stores.h"
 
-#include "expertctl.h"
 #include "expertfs-private.h"
 
-#include <ctype.h>
 #include <errno.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-errint_t ctl_make_folders(const char *path, struct efs_error *err)
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
+
+errint_t ctl_make_folders(const char *path, size_t *made, struct efs_error *err)
 {
     char *copy = strdup(path), *at = copy;
     errint_t rc = copy ? 0 : -ENOMEM;
+    const size_t none = strlen(path);
+    *made = none;
     while (rc == 0 && at) {
         at = strchr(at + 1, '/');
         if (at)
             *at = '\0';
-        if (mkdir(copy, 0755) < 0 && errno != EEXIST)
-            rc = -errno;
+        if (mkdir(copy, 0755) < 0)
+            rc = errno == EEXIST ? 0 : -errno;
+        else if (*made == none)
+            *made = strrchr(copy, '/') ? (size_t)(strrchr(copy, '/') - copy) : 0;
         if (at)
             *at = '/';
     }
     free(copy);
-    return rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
+    if (rc == 0)
+        return 0;
+    ctl_unmake_folders(path, *made);
+    return efs_fail(err, rc, "%s: %s", path, strerror(-rc));
 }
 
-errint_t ctl_stores_folder(const char *given, bool make, char *path, size_t room, struct efs_error *err)
+void ctl_unmake_folders(const char *path, size_t made)
 {
-    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
-    bool absolute = data && *data == '/'; /* the XDG specification: ignore relative paths */
-    int bytes = given                  ? snprintf(path, room, "%s", given)
-                : absolute             ? snprintf(path, room, "%s/expertfs", data)
-                : home && *home == '/' ? snprintf(path, room, "%s/.local/share/expertfs", home)
-                                       : 0;
-    if (!bytes)
+    char *copy = strdup(path);
+    for (size_t bytes = copy ? strlen(copy) : 0; bytes > made; bytes--)
+        if (bytes == strlen(path) || copy[bytes] == '/') {
+            copy[bytes] = '\0';
+            rmdir(copy);
+        }
+    free(copy);
+}
+
+/* The default folder below these variables. */
+static int default_folder(const char *data, const char *home, char *path, size_t room)
+{
+    return data && *data == '/'
+               ? snprintf(path, room, "%s/expertfs", data) /* the XDG specification: ignore relative paths */
+           : home && *home == '/' ? snprintf(path, room, "%s/.local/share/expertfs", home)
+                                  : 0;
+}
+
+static errint_t folder_check(int bytes, char *path, size_t room, struct efs_error *err)
+{
+    if (bytes <= 0)
+        *path = '\0';
+    if (bytes <= 0)
         return efs_fail(err, -ENOENT, "no folder for stores: neither XDG_DATA_HOME nor HOME is set\nhint: --store DIR");
     if ((size_t)bytes >= room)
         return efs_fail(err, -ENAMETOOLONG, "the folder of stores: %s", strerror(ENAMETOOLONG));
-    errint_t rc = make ? ctl_make_folders(path, err) : 0;
-    char *real = rc == 0 ? realpath(path, NULL) : NULL;
+    char *real = realpath(path, NULL);
     if (real && strlen(real) < room)
         strcpy(path, real);
     free(real);
-    return rc;
+    return 0;
 }
 
-/* Bytes of name without ".efs" and "-" with CTL_STORE_KEY_DIGITS hexadecimal digits; *key: whether it has these. */
-static size_t stem_bytes(const char *name, bool *key)
+errint_t ctl_stores_folder(const char *given, char *path, size_t room, struct efs_error *err)
 {
-    size_t bytes = strlen(name), at;
-    bool store = bytes > 4 && strcmp(name + bytes - 4, ".efs") == 0;
-    bytes -= store ? 4 : 0;
-    *key = bytes > CTL_STORE_KEY_DIGITS + 1 && name[bytes - CTL_STORE_KEY_DIGITS - 1] == '-';
-    for (at = bytes - CTL_STORE_KEY_DIGITS; *key && at < bytes; at++)
-        *key = isxdigit((unsigned char)name[at]) && !isupper((unsigned char)name[at]);
-    return *key ? bytes - CTL_STORE_KEY_DIGITS - 1 : bytes;
+    int bytes =
+        given ? snprintf(path, room, "%s", given) : default_folder(getenv("XDG_DATA_HOME"), getenv("HOME"), path, room);
+    return folder_check(bytes, path, room, err);
 }
 
-const char *ctl_store_name(const char *path, char *name, size_t room)
+/* Whether path, or the nearest folder above it that exists, may be written; owner: the owner of that folder. */
+static bool folder_is_writable(const char *path, uid_t *owner)
 {
-    const char *slash = strrchr(path, '/'), *last = slash && slash[1] ? slash + 1 : path;
-    bool key;
-    snprintf(name, room, "%.*s", (int)stem_bytes(last, &key), last);
-    return name;
+    char above[4400];
+    struct stat st;
+    snprintf(above, sizeof(above), "%s", path);
+    for (char *slash; stat(above, &st) < 0 && (slash = strrchr(above, '/')) && slash > above;)
+        *slash = '\0';
+    bool there = stat(above, &st) == 0;
+    *owner = there ? st.st_uid : 0;
+    return there && access(above, W_OK) == 0;
 }
+
+void ctl_stores_own(const char *folder, bool given, char *path, size_t room)
+{
+    uid_t owner;
+    const struct passwd *user = NULL;
+    struct efs_error ignored;
+    if (*folder && folder_is_writable(folder, &owner) && (given || geteuid() != 0 || owner == 0)) {
+        snprintf(path, room, "%s", folder);
+        return;
+    }
+    int bytes = default_folder(getenv("XDG_DATA_HOME"), getenv("HOME"), path, room);
+    if (geteuid() == 0 && bytes > 0) {
+        folder_is_writable(path, &owner);
+        user = owner != 0 ? getpwuid(0) : NULL;
+    }
+    if (user)
+        bytes = default_folder(NULL, user->pw_dir, path, room);
+    folder_check(bytes, path, room, &ignored);
+}
+
+/* ---- stores -------------------------------------------------------------------------------------------------------
+ */
 
 static int is_store_name(const struct dirent *entry)
 {
@@ -80,28 +126,4 @@ int ctl_stores_list(const char *folder, struct dirent ***stores)
 {
     int count = scandir(folder, stores, is_store_name, alphasort);
     return count < 0 ? -errno : count;
-}
-
-bool ctl_store_by_name(const char *folder, const char *name, char *path, size_t room)
-{
-    char is[256], at[4400];
-    struct dirent **stores;
-    struct stat st;
-    struct timespec newest = {0};
-    int count = ctl_stores_list(folder, &stores);
-    bool any = false;
-    for (int i = 0; i < count; i++) {
-        const char *last = stores[i]->d_name;
-        bool exact = strlen(name) == strlen(last) - 4 && strncmp(last, name, strlen(name)) == 0;
-        snprintf(at, sizeof(at), "%s/%s", folder, last);
-        if ((exact || strcmp(ctl_store_name(last, is, sizeof(is)), name) == 0) && stat(at, &st) == 0 &&
-            (exact || !any || ctl_is_later(&st.st_mtim, &newest))) {
-            any = (size_t)snprintf(path, room, "%s", at) < room;
-            newest = exact ? (struct timespec){.tv_sec = INT64_MAX} : st.st_mtim;
-        }
-        free(stores[i]);
-    }
-    if (count >= 0)
-        free(stores);
-    return any;
 }

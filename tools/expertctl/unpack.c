@@ -5,6 +5,7 @@
 #include "interrupt.h"
 #include "expertfs-pack.h"
 #include "mountpoint.h"
+#include "names.h"
 #include "options.h"
 #include "progress.h"
 #include "size.h"
@@ -31,7 +32,7 @@ static const struct tools_option options[] = {
 };
 static const struct tools_command command = {
     .options = options,
-    .arguments = "STORE DIR",
+    .arguments = "STORE|NAME DIR",
     .help = "Restore the files of STORE below DIR, which is made if it is missing. Each file appears when it is "
             "complete; if anything fails, the files that were made are removed again.\v"
             "Examples:\n  expertctl unpack model.efs model/\n  expertctl unpack --force -q model.efs model/",
@@ -45,9 +46,12 @@ static int unpack_run(int argc, char **argv)
     struct efs_error err = {""};
     struct tools_progress progress;
     char size[16], files[32];
+    char path[4400];
     tools_parse(&command, argc, argv, &a);
     const char *directory = a.paths.word[1];
-    errint_t rc = ctl_store_open(a.paths.word[0], &store, &err);
+    errint_t rc = ctl_name_find(a.paths.word[0], path, sizeof(path), &err);
+    if (rc == 0)
+        rc = ctl_store_open(path, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     tools_interrupt_catch();

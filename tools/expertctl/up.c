@@ -7,6 +7,7 @@
 #include "model.h"
 #include "mountpoint.h"
 #include "options.h"
+#include "place.h"
 #include "run.h"
 #include "run_mount.h"
 #include "size.h"
@@ -100,23 +101,30 @@ static const struct tools_command command = {
 
 /* Serialises calls for the same store: one packs and mounts it, later ones find its mount. */
 struct up_lock {
-    char path[4400]; /* NAME.efs.lock in the folder of stores */
-    int fd;          /* -1: not locked */
-    sigset_t mask;   /* before lock_take() blocked SIGINT */
+    char folder[4096], path[4400]; /* path: NAME.efs.lock in the folder */
+    size_t made;                   /* bytes of the folder's path before the part that was made */
+    int fd;                        /* -1: not locked */
+    sigset_t mask;                 /* before lock_take() blocked SIGINT */
 };
 
 /* Waits for the lock, and blocks SIGINT, which a terminal sends to mkexpertfs, too: that cleans up and ends first. The
- * folder of stores is made if it is missing. */
+ * folder is made if it is missing. */
 static errint_t lock_take(struct up_lock *lock, const char *folder, const struct ctl_model *model,
                           struct efs_error *err)
 {
     struct stat opened, named;
-    errint_t rc = ctl_make_folders(folder, err);
+    if (!*folder)
+        return efs_fail(err, -ENOENT, "no folder for stores: neither XDG_DATA_HOME nor HOME is set\nhint: --store DIR");
+    snprintf(lock->folder, sizeof(lock->folder), "%s", folder);
+    errint_t rc = ctl_make_folders(folder, &lock->made, err);
     snprintf(lock->path, sizeof(lock->path), "%s%s.lock", folder, strrchr(model->store, '/'));
     while (rc == 0) {
         int fd = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-        if (fd < 0)
-            return efs_fail(err, -errno, "%s: %s", lock->path, strerror(errno));
+        if (fd < 0) {
+            rc = efs_fail(err, -errno, "%s: %s", lock->path, strerror(errno));
+            ctl_unmake_folders(folder, lock->made);
+            return rc;
+        }
         if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
             fprintf(stderr, "expertctl: waiting for another `expertctl up` of this model\n");
             while (flock(fd, LOCK_EX) < 0 && errno == EINTR) {
@@ -143,14 +151,16 @@ static void lock_drop(struct up_lock *lock)
     unlink(lock->path);
     close(lock->fd);
     lock->fd = -1;
+    ctl_unmake_folders(lock->folder, lock->made); /* if nothing is in them */
     sigprocmask(SIG_SETMASK, &lock->mask, NULL);
 }
 
-static errint_t check_space(const struct ctl_model *model, const char *folder, struct efs_error *err)
+static errint_t check_space(const struct ctl_model *model, struct efs_error *err)
 {
     struct statvfs disk;
-    char needed[16], left[16];
+    char folder[4096], needed[16], left[16];
     uint64_t bytes = model->checkpoint.store_bytes;
+    snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(model->store, '/') - model->store), model->store);
     if (statvfs(folder, &disk) < 0)
         return efs_fail(err, -errno, "%s: %s", folder, strerror(errno));
     uint64_t free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
@@ -186,27 +196,43 @@ static errint_t pack_run(const struct arguments *a, const struct ctl_model *mode
     return exited && WEXITSTATUS(ended) == 0 ? 0 : -ECHILD;
 }
 
-/* Packs a checkpoint that has no store yet. -ECHILD: mkexpertfs failed and has printed why. */
-static errint_t model_pack(const struct arguments *a, const struct ctl_model *model, const char *folder,
-                           const sigset_t *mask, int *status, struct efs_error *err)
+/* Whether a checkpoint has no store yet. */
+static bool model_packs(const struct ctl_model *model)
 {
-    if (model->kind != CTL_MODEL_CHECKPOINT || access(model->store, F_OK) == 0)
-        return 0;
-    errint_t rc = a->reclaim ? 0 : check_space(model, folder, err);
-    return rc == 0 ? pack_run(a, model, mask, status) : rc;
+    return model->kind == CTL_MODEL_CHECKPOINT && access(model->store, F_OK) < 0;
+}
+
+/* Packs a checkpoint, and records its files. -ECHILD: mkexpertfs failed and has printed why. */
+static errint_t model_pack(const struct arguments *a, const struct ctl_model *model, const sigset_t *mask, int *status,
+                           struct efs_error *err)
+{
+    errint_t rc = pack_run(a, model, mask, status);
+    if (rc == 0 && ctl_sources_record(model->store, &model->sources, err) < 0)
+        fprintf(stderr, "expertctl: warning: %s\n", err->text);
+    return rc;
 }
 
 /* ---- mounting ---------------------------------------------------------------------------------------------------- */
 
-/* The config of a mount at root that serves this store; the caller frees it. NULL: it serves another one. A directory
- * that is served in place is identified by its path. */
-static char *mount_serves(const char *root, const char *path, const struct stat *store)
+/* Whether a file has changed since that second. */
+static bool sources_changed(const struct ctl_sources *sources, uint64_t second)
+{
+    bool changed = false;
+    for (size_t i = 0; i < sources->count; i++)
+        changed |= (uint64_t)sources->files[i].changed.tv_sec > second;
+    return changed;
+}
+
+/* The config of a mount at root that serves this model; the caller frees it. NULL: it serves another one. A checkpoint
+ * that is served in place must not have changed since; a directory is identified by its path. */
+static char *mount_serves(const char *root, const struct ctl_model *model, const struct stat *store)
 {
     char *config = ctl_mount_probe(root, "config", PROBE_MS), is[4200];
-    bool same = config && (S_ISDIR(store->st_mode) ? strcmp(tools_line_path(config, "store", is, sizeof(is)), path) == 0
-                                                   : tools_line_number(config, "store_device") == store->st_dev &&
-                                                         tools_line_number(config, "store_inode") == store->st_ino);
-    if (same)
+    bool same =
+        config && (S_ISDIR(store->st_mode) ? strcmp(tools_line_path(config, "store", is, sizeof(is)), model->store) == 0
+                                           : tools_line_number(config, "store_device") == store->st_dev &&
+                                                 tools_line_number(config, "store_inode") == store->st_ino);
+    if (same && !(model->in_place && sources_changed(&model->sources, tools_line_number(config, "started"))))
         return config;
     free(config);
     return NULL;
@@ -225,7 +251,7 @@ static char *mount_find(const struct ctl_model *model, const char *at, char *pat
         const struct ctl_mount *mount = &mounts.mount[i];
         if (!mount->usable || (at ? strcmp(mount->path, at) != 0 : strcmp(mount->source, model->store) != 0))
             continue;
-        config = mount_serves(mount->path, model->store, &store);
+        config = mount_serves(mount->path, model, &store);
         if (config)
             snprintf(path, room, "%s", mount->path);
     }
@@ -233,62 +259,12 @@ static char *mount_find(const struct ctl_model *model, const char *at, char *pat
     return config;
 }
 
-/* Sets path to the absolute path of the mount point, which is made if it is missing. */
-static errint_t mountpoint_make(const struct arguments *a, const struct ctl_model *model, char *path, size_t room,
-                                struct efs_error *err)
-{
-    char folder[4096];
-    errint_t rc = 0;
-    if (a->given.count == 2) {
-        rc = (size_t)snprintf(path, room, "%s", a->given.word[1]) < room ? 0 : -ENAMETOOLONG;
-    } else {
-        rc = ctl_stores_folder(a->folder, true, folder, sizeof(folder), err);
-        if (rc == 0 && (size_t)snprintf(path, room, "%s/%s", folder, model->name) >= room)
-            rc = -ENAMETOOLONG;
-    }
-    if (rc == 0)
-        rc = ctl_mount_check_above(path, err);
-    if (rc == 0 || rc == -ENOTCONN) /* expertfs replaces a mount whose daemon has ended */
-        rc = ctl_make_folders(path, err);
-    char *real = rc == 0 ? realpath(path, NULL) : NULL;
-    if (real)
-        snprintf(path, room, "%s", real);
-    free(real);
-    return rc;
-}
-
-/* Applies -o to a mount that was there before, and returns its config then. NULL: *rc, with a message in err. */
-static char *mounted_apply(const struct arguments *a, const char *path, char *config, errint_t *rc,
-                           struct efs_error *err)
-{
-    if (!a->options)
-        return config;
-    free(config);
-    *rc = ctl_options_apply(path, a->options, err);
-    config = *rc == 0 ? ctl_mount_probe(path, "config", PROBE_MS) : NULL;
-    if (!config && *rc == 0)
-        *rc = efs_fail(err, -ENOTCONN, "%s: the mount does not answer", path);
-    return config;
-}
-
-/* Mounts the store and returns the config of the mount. NULL: failed; *rc is -ECHILD after a message, else err has one.
- */
-static char *model_mount(const struct arguments *a, const struct ctl_model *model, const sigset_t *mask, char *path,
-                         size_t room, errint_t *rc, struct efs_error *err)
+/* Mounts the store on path. -ECHILD: the daemon has printed why it failed. */
+static errint_t mount_run(const struct arguments *a, const struct ctl_model *model, const sigset_t *mask,
+                          const char *path)
 {
     const char *words[8] = {"expertfs"};
     size_t count = 1;
-    char *config = a->given.count == 2 ? NULL : mount_find(model, NULL, path, room);
-    if (config)
-        return mounted_apply(a, path, config, rc, err);
-    *rc = ctl_check_mount(err);
-    if (*rc == 0)
-        *rc = mountpoint_make(a, model, path, room, err);
-    if (*rc < 0)
-        return NULL;
-    config = mount_find(model, path, path, room);
-    if (config)
-        return mounted_apply(a, path, config, rc, err);
     if (a->options) {
         words[count++] = "-o";
         words[count++] = a->options;
@@ -296,17 +272,96 @@ static char *model_mount(const struct arguments *a, const struct ctl_model *mode
     words[count++] = "--";
     words[count++] = model->store;
     words[count++] = path;
-    if (ctl_program_run(words, mask, false) != 0) {
-        *rc = -ECHILD;
-        return NULL;
-    }
+    if (ctl_program_run(words, mask, false) != 0)
+        return -ECHILD;
     const struct timespec now[] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
     if (!model->in_place)
         utimensat(AT_FDCWD, model->store, now, 0); /* `ls` prints it; fails for another owner */
-    config = ctl_mount_probe(path, "config", PROBE_MS);
-    if (!config)
-        *rc = efs_fail(err, -ENOTCONN, "%s: the mount does not answer", path);
-    return config;
+    return 0;
+}
+
+/* One call of `up`. */
+struct up {
+    const struct arguments *arguments;
+    const struct ctl_model *model;
+    const char *own; /* the folder of mount points; "": none */
+    struct up_lock lock;
+    struct ctl_place place;
+    char path[4096]; /* of the mount */
+    char *config;    /* of the mount; NULL: not mounted */
+};
+
+/* Applies -o to the mount that was there before, and reads its config again. */
+static errint_t mounted_apply(struct up *up, struct efs_error *err)
+{
+    const struct arguments *a = up->arguments;
+    if (!a->options)
+        return 0;
+    free(up->config);
+    up->config = NULL;
+    errint_t rc = ctl_options_apply(up->path, a->options, err);
+    if (rc == 0 && !(up->config = ctl_mount_probe(up->path, "config", PROBE_MS)))
+        rc = efs_fail(err, -ENOTCONN, "%s: the mount does not answer", up->path);
+    return rc;
+}
+
+/* Looks for a mount of the store, at MNT or anywhere, and applies -o to it. A mount elsewhere is noted: each daemon has
+ * its own memory. */
+static errint_t up_find(struct up *up, struct efs_error *err)
+{
+    char elsewhere[4096];
+    const struct arguments *a = up->arguments;
+    const char *mnt = a->given.count == 2 ? a->given.word[1] : NULL;
+    char *real = mnt ? realpath(mnt, NULL) : NULL;
+    if (!mnt || real)
+        up->config = mount_find(up->model, real, up->path, sizeof(up->path));
+    free(real);
+    char *config = mnt && !up->config ? mount_find(up->model, NULL, elsewhere, sizeof(elsewhere)) : NULL;
+    if (config)
+        fprintf(
+            stderr,
+            "expertctl: note: %s is mounted on %s, too: two mounts share the memory, each with a budget of its own\n",
+            up->model->store, elsewhere);
+    free(config);
+    return up->config ? mounted_apply(up, err) : 0;
+}
+
+/* Packs the model if it has no store, and mounts it unless a program is run. -ECHILD: a program has printed why it
+ * failed, *status is the exit status. */
+static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
+{
+    const struct arguments *a = up->arguments;
+    const bool mounts = !a->program, packs = model_packs(up->model);
+    const char *mnt = a->given.count == 2 ? a->given.word[1] : NULL;
+    char folder[4096];
+    snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(up->model->store, '/') - up->model->store),
+             up->model->store);
+    errint_t rc = mounts && !packs ? up_find(up, err) : 0;
+    if (rc < 0 || up->config)
+        return rc;
+    rc = mounts ? ctl_check_mount(err) : 0;
+    if (rc == 0 && (packs || (mounts && !mnt)))
+        rc = lock_take(&up->lock, packs ? folder : up->own, up->model, err);
+    if (rc == 0 && mounts && up->lock.fd >= 0)
+        rc = up_find(up, err); /* made while this process waited */
+    if (rc < 0 || up->config)
+        return rc;
+    if (packs && model_packs(up->model) && !a->reclaim)
+        rc = check_space(up->model, err);
+    if (rc == 0 && mounts)
+        rc = ctl_place_make(up->model, mnt, up->own, &up->place, err);
+    if (rc == 0 && packs && model_packs(up->model))
+        rc = model_pack(a, up->model, &up->lock.mask, status, err);
+    if (rc == 0 && mounts)
+        rc = mount_run(a, up->model, &up->lock.mask, up->place.path);
+    if (rc == 0 && mounts) {
+        strcpy(up->path, up->place.path);
+        up->config = ctl_mount_probe(up->path, "config", PROBE_MS);
+        if (!up->config)
+            rc = efs_fail(err, -ENOTCONN, "%s: the mount does not answer", up->path);
+    }
+    ctl_place_drop(&up->place, rc == 0);
+    return rc;
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
@@ -368,32 +423,24 @@ static int up_given_mount(const struct arguments *a, const struct ctl_model *mod
 }
 
 /* Packs and mounts, or only packs if there is a program. Returns the exit status; CTL_OK: done. */
-static int up_store(const struct arguments *a, const struct ctl_model *model, const char *folder)
+static int up_store(const struct arguments *a, const struct ctl_model *model, const char *own)
 {
-    struct up_lock lock = {.fd = -1};
+    struct up up = {.arguments = a, .model = model, .own = own, .lock = {.fd = -1}, .place = {.above = -1}};
     struct efs_error err = {""};
-    char path[4096], *config = NULL;
     int status = CTL_FAILED;
-    bool packs = model->kind == CTL_MODEL_CHECKPOINT && access(model->store, F_OK) < 0;
-    errint_t rc = 0;
     if (model->in_place)
         fprintf(stderr, "expertctl: note: %s: packing would save %.1f %%: served in place\n", model->path,
                 100 * (1 - (double)model->checkpoint.store_bytes / (double)model->checkpoint.source_bytes));
     if (model->in_place && model->checkpoint.warning[0])
         fprintf(stderr, "expertctl: warning: %s: %s\n", model->path, model->checkpoint.warning);
-    if (packs && !a->program)
-        rc = ctl_check_mount(&err); /* before it packs */
-    if (rc == 0 && (packs || !a->program))
-        rc = lock_take(&lock, folder, model, &err);
+    sigprocmask(SIG_BLOCK, NULL, &up.lock.mask);
+    errint_t rc = up_steps(&up, &status, &err);
+    lock_drop(&up.lock);
     if (rc == 0)
-        rc = model_pack(a, model, folder, &lock.mask, &status, &err);
-    if (rc == 0 && !a->program)
-        config = model_mount(a, model, &lock.mask, path, sizeof(path), &rc, &err);
-    lock_drop(&lock);
-    if (rc < 0)
-        return rc == -ECHILD ? status : ctl_fail(rc, &err);
-    status = a->program ? CTL_OK : print_mount(a, model, path, config);
-    free(config);
+        status = a->program ? CTL_OK : print_mount(a, model, up.path, up.config);
+    else if (rc != -ECHILD)
+        ctl_fail(rc, &err);
+    free(up.config);
     return status;
 }
 
@@ -427,8 +474,8 @@ static int up_run(int argc, char **argv)
 {
     struct arguments a = {.json = false};
     struct ctl_model model;
-    struct efs_error err = {""};
-    char folder[4096];
+    struct efs_error err = {""}, ignored;
+    char folder[4096], own[4096];
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--") == 0) {
             a.program = argv + i + 1;
@@ -439,19 +486,20 @@ static int up_run(int argc, char **argv)
     int refused = check_options(&a);
     if (refused != CTL_OK)
         return a.program ? RUN_FAILED : refused;
-    errint_t rc = ctl_stores_folder(a.folder, false, folder, sizeof(folder), &err);
-    if (rc == 0)
-        rc = ctl_model_find(a.given.word[0], folder, &model, &err);
+    ctl_stores_folder(a.folder, folder, sizeof(folder), &ignored);
+    ctl_stores_own(folder, a.folder != NULL, own, sizeof(own));
+    errint_t rc = ctl_model_find(a.given.word[0], folder, a.folder ? folder : own, &model, &err);
     if (rc == 0)
         rc = check_reclaim(&a, &model, &err);
     bool mounted = rc == 0 && model.kind == CTL_MODEL_MOUNT;
-    int status = rc < 0 ? ctl_fail(rc, &err) : mounted ? CTL_OK : up_store(&a, &model, folder);
+    int status = rc < 0 ? ctl_fail(rc, &err) : mounted ? CTL_OK : up_store(&a, &model, own);
     if (a.program)
         status = status == CTL_OK       ? ctl_run_program(mounted ? model.path : model.store, a.options, a.program)
                  : status == CTL_FAILED ? RUN_FAILED
                                         : status;
     else if (mounted)
         status = up_given_mount(&a, &model);
+    ctl_model_free(&model);
     free(a.options);
     return status;
 }

@@ -5,6 +5,7 @@
 #include "interrupt.h"
 #include "expertfs-pack.h"
 #include "mountpoint.h"
+#include "names.h"
 #include "options.h"
 #include "progress.h"
 #include "size.h"
@@ -39,7 +40,7 @@ static const struct tools_option options[] = {
 };
 static const struct tools_command command = {
     .options = options,
-    .arguments = "STORE",
+    .arguments = "STORE|NAME",
     .help = "Read all of STORE and check every checksum. Each damaged chunk is one line on standard output, with the "
             "file, the tensor and the place in the store; the exit status is 1 if there is any.\v"
             "Examples:\n  expertctl verify model.efs\n  expertctl verify --decode --json model.efs",
@@ -66,8 +67,11 @@ static int verify_run(int argc, char **argv)
     struct sweep sweep = {.damage = NULL};
     uint64_t damaged = 0;
     char size[16], shards[32];
+    char path[4400];
     tools_parse(&command, argc, argv, &a);
-    errint_t rc = ctl_store_open(*a.store.word, &store, &err);
+    errint_t rc = ctl_name_find(*a.store.word, path, sizeof(path), &err);
+    if (rc == 0)
+        rc = ctl_store_open(path, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     tools_interrupt_catch();
@@ -78,14 +82,14 @@ static int verify_run(int argc, char **argv)
     fflush(stdout); /* the damage before the message */
     efs_store_info(store, &info);
     if (a.json && (rc == 0 || rc == -EUCLEAN))
-        ctl_print_json(json_pack("{s:o, s:I, s:I, s:b, s:b, s:o}", "store", ctl_json_text(*a.store.word), "store_bytes",
+        ctl_print_json(json_pack("{s:o, s:I, s:I, s:b, s:b, s:o}", "store", ctl_json_text(path), "store_bytes",
                                  (json_int_t)info.store_bytes, "shards", (json_int_t)info.shards, "decoded",
                                  (int)a.decode, "in_place", (int)info.in_place, "damage", sweep.damage));
     else if (rc == 0 && !a.quiet && info.in_place)
-        printf("%s: read: %s; a checkpoint that is not packed has no checksums\n", *a.store.word,
+        printf("%s: read: %s; a checkpoint that is not packed has no checksums\n", path,
                tools_size_print(info.source_bytes, size, sizeof(size)));
     else if (rc == 0 && !a.quiet)
-        printf("%s: ok: %s, %s%s\n", *a.store.word, tools_count_print(info.shards, "shard", shards, sizeof(shards)),
+        printf("%s: ok: %s, %s%s\n", path, tools_count_print(info.shards, "shard", shards, sizeof(shards)),
                tools_size_print(info.store_bytes, size, sizeof(size)), a.decode ? ", decoded" : "");
     efs_store_close(store);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* place.c - see place.h. */
+#include "place.h"
+
+#include "expertctl.h"
+#include "expertfs-private.h"
+#include "mountpoint.h"
+#include "mountpoint_lock.h"
+#include "stores.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
+
+/* Whether the mount serves another version of the model: it has the model's path, or its store was packed from it. */
+static bool is_version(const struct ctl_mount *mount, const struct ctl_model *model)
+{
+    char of_store[4400];
+    const char *path = model->sources.path;
+    if (!path && ctl_sources_state(model->store, of_store, sizeof(of_store)) != CTL_SOURCE_UNKNOWN)
+        path = of_store;
+    return path && (strcmp(mount->source, path) == 0 || ctl_sources_has_path(mount->source, path));
+}
+
+/* Frees a path with a mount of another store. -EBUSY: it stays, and is a mount of *source. */
+static errint_t mount_free(const char *path, const struct ctl_model *model, char *source, size_t room,
+                           struct efs_error *err)
+{
+    struct ctl_mounts mounts;
+    errint_t rc = ctl_mounts_find(&mounts, err);
+    for (size_t i = 0; rc == 0 && i < mounts.count; i++) {
+        const struct ctl_mount *mount = &mounts.mount[i];
+        if (strcmp(mount->path, path) != 0)
+            continue;
+        snprintf(source, room, "%s", mount->source);
+        rc = ctl_mount_check(path, err);
+        if (rc < 0)
+            break;
+        bool replaced = is_version(mount, model) && ctl_mount_end(mount, false, err) == 0;
+        if (replaced)
+            fprintf(stderr, "expertctl: note: %s: unmounted: it served %s, which has changed\n", path, model->path);
+        rc = replaced ? 0 : -EBUSY;
+    }
+    ctl_mounts_free(&mounts);
+    return rc == -ENOTCONN ? 0 : rc; /* expertfs removes a mount whose daemon has ended */
+}
+
+static errint_t place_make(struct ctl_place *place, struct efs_error *err)
+{
+    errint_t rc = ctl_mount_check_above(place->path, err);
+    if (rc == 0 || rc == -ENOTCONN) /* expertfs replaces a mount whose daemon has ended */
+        rc = ctl_make_folders(place->path, &place->made, err);
+    char *real = rc == 0 && place->made == strlen(place->path) ? realpath(place->path, NULL) : NULL;
+    if (real && strlen(real) < sizeof(place->path)) {
+        strcpy(place->path, real);
+        place->made = strlen(real);
+    }
+    free(real);
+    return rc;
+}
+
+/* The path of a mount point that may not exist yet, without links above it. */
+static errint_t place_path(const char *given, struct ctl_place *place, struct efs_error *err)
+{
+    char *real = realpath(given, NULL);
+    int bytes = snprintf(place->path, sizeof(place->path), "%s", real ? real : given);
+    free(real);
+    return (size_t)bytes < sizeof(place->path) ? 0
+                                               : efs_fail(err, -ENAMETOOLONG, "%s: %s", given, strerror(ENAMETOOLONG));
+}
+
+static uint32_t model_key(const struct ctl_model *model)
+{
+    return (uint32_t)(ctl_sources_key(&model->sources) >> 32);
+}
+
+errint_t ctl_place_make(const struct ctl_model *model, const char *given, const char *own, struct ctl_place *place,
+                        struct efs_error *err)
+{
+    char path[4400], source[4400] = "", stem[256];
+    *place = (struct ctl_place){.above = -1};
+    if (!given && !*own)
+        return efs_fail(err, -ENOENT,
+                        "no folder for mount points: neither XDG_DATA_HOME nor HOME is set\nhint: name a MNT");
+    snprintf(path, sizeof(path), "%s%s%s", given ? given : own, given ? "" : "/", given ? "" : model->name);
+    errint_t rc = place_path(path, place, err);
+    if (rc == 0)
+        rc = mount_free(place->path, model, source, sizeof(source), err);
+    if (rc == -EBUSY && given)
+        return efs_fail(err, rc, "%s: is a mount of %s\nhint: `expertctl down %s` unmounts it, another MNT mounts both",
+                        place->path, source, place->path);
+    if (rc == -EBUSY) {
+        if (model->in_place)
+            snprintf(stem, sizeof(stem), "%.200s@%0*x", model->name, CTL_STORE_KEY_DIGITS, model_key(model));
+        else
+            ctl_store_stem(model->store, stem, sizeof(stem));
+        fprintf(stderr, "expertctl: note: %s is a mount of %s: %s is mounted on %s/%s\n", place->path, source,
+                model->path, own, stem);
+        snprintf(path, sizeof(path), "%s/%s", own, stem);
+        rc = place_path(path, place, err);
+    }
+    for (int tries = 0; rc == 0 && place->above < 0 && tries < 2; tries++) {
+        rc = place_make(place, err);
+        if (rc == 0)
+            place->above = ctl_above_lock(place->path, LOCK_SH);
+        if (rc == 0 && access(place->path, F_OK) == 0)
+            break;
+        ctl_place_drop(place, true); /* `down` has removed it */
+    }
+    if (rc < 0)
+        ctl_place_drop(place, false);
+    return rc;
+}
+
+void ctl_place_drop(struct ctl_place *place, bool mounted)
+{
+    if (place->above >= 0)
+        close(place->above);
+    place->above = -1;
+    if (!mounted && *place->path && place->made < strlen(place->path))
+        ctl_unmake_folders(place->path, place->made);
+}

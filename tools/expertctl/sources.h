@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sources.h - which checkpoint a store was packed from: a file STORE.sources, expertctl(1).
+ *
+ * A store has names, sizes and checksums of all its bytes, but neither the path of the checkpoint nor the times of its
+ * files. These are kept next to it, so that an unchanged checkpoint is found again without reading it.
+ */
+#ifndef EXPERTCTL_SOURCES_H
+#define EXPERTCTL_SOURCES_H
+
+#include "source_files.h"
+
+#define CTL_SOURCES_END ".sources" /* appended to the path of the store */
+
+/* The store in folder that was packed from these files, or from files with the same bytes: those are read and
+ * compared, which is said on stderr, and recorded. false: none. */
+bool ctl_sources_store(const char *folder, const struct ctl_sources *sources, char *store, size_t room);
+/* Adds a checkpoint to the record of its store. A failure means that the checkpoint is compared next time; err. */
+errint_t ctl_sources_record(const char *store, const struct ctl_sources *sources, struct efs_error *err);
+
+enum ctl_source_state {
+    CTL_SOURCE_UNKNOWN, /* there is no record */
+    CTL_SOURCE_SAME,    /* a recorded checkpoint is unchanged */
+    CTL_SOURCE_CHANGED, /* files differ, by size or time, and none is missing */
+    CTL_SOURCE_MISSING  /* files are missing: the store may be the only copy */
+};
+/* The state of the checkpoints of a store, and the path of the one that decides: the first unchanged one, else the
+ * first changed one, else the first. */
+enum ctl_source_state ctl_sources_state(const char *store, char *path, size_t room);
+/* Whether the checkpoint at path has the bytes that were packed into the store: reads it up to the first difference,
+ * and records it if so. */
+bool ctl_sources_compare(const char *store, const char *path);
+/* Whether the checkpoint at path is recorded for the store, unchanged or not. */
+bool ctl_sources_has_path(const char *store, const char *path);
+
+#endif
