@@ -74,11 +74,15 @@ FLAGS_avx512bf16 := $(FLAGS_avx512) -mavx512bf16
 else
 KERNEL_SKIP := %_avx2.c %_avx512.c %_avx512bf16.c $(if $(filter aarch64,$(ARCH)),,%_neon.c)
 endif
+# The largest frame of a function. Threads that call the library may have small stacks: 128 KiB with musl. Sanitizers
+# enlarge frames.
+frame = $(if $(SAN),,-Wframe-larger-than=$(1))
 # Without -ffp-contract=off the compiler fuses multiply-adds on some CPUs only, and products differ between CPUs.
 # With ASan and UBSan, compiling with -O3 takes minutes. With TSan the kernels are not instrumented; their callers
 # report the accesses (engine/base/tsan.h).
 FLAGS_kernels := $(if $(findstring address,$(SAN)),-O1,-O3) -ffp-contract=off $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
-FLAGS_engine := -ffp-contract=off
+FLAGS_engine := -ffp-contract=off $(call frame,16384)
+FLAGS_expertfs := $(call frame,16384)
 FLAGS_tools := -ffp-contract=off
 # $(call isa_flags,path): the instruction set flags by the file's name
 isa_flags = $(foreach i,avx2 avx512 avx512bf16 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS_$(i))))

@@ -57,6 +57,14 @@ struct efs_options {
     bool exports; /* with full_pool: keep all pools in memory that other processes can map, to hand out experts */
 };
 
+/* Whether the kernel lets the engine find out that a closed file is still mapped, by fcntl(2) F_SETLEASE: 0, also where
+ * this cannot be tried; -errno where it refuses: -EINVAL with sysctl fs.leases-enable=0, -EPERM or -ENOSYS by a seccomp
+ * filter. Then every file that was passed to another process counts as mapped. */
+errint_t efs_leases_probe(void);
+/* Starts a thread with a stack of EFS_STACK_BYTES (base/thread.h) and all signals blocked. The caller joins or detaches
+ * it: pthread_t is unsigned long. 0 or -errno. */
+errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, unsigned long *thread);
+
 /* Open a store and start serving it. -ENOMEM: the budget is below the minimum, which err names. */
 errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **fs, struct efs_error *err);
 /* Finish or cancel (-ECANCELED) all operations, join all threads, free everything. No other call may be active. */

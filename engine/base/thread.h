@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * thread.h - starts the engine's threads and defines their stack size. The budget counts EFS_STACK_BYTES for each; the
- * deepest use, decoding or encoding a shard, takes a quarter of it (tests/engine/test_stack_usage.c).
+ * thread.h - the stack size of all threads that efs_thread_start() starts. Without it a thread's stack would have the
+ * size of RLIMIT_STACK, or 128 KiB with musl. The budget counts EFS_STACK_BYTES for each of the engine; the deepest
+ * use, decoding or encoding a shard, takes a quarter of it (tests/engine/test_stack_usage.c).
  */
 #ifndef EFS_THREAD_H
 #define EFS_THREAD_H
 
-#include "expertfs.h"
+#include "expertfs-private.h" /* efs_thread_start() */
 
 #define EFS_STACK_BYTES (512u << 10) /* per thread */
 
@@ -24,8 +25,5 @@
 #ifndef EFS_STACK_SANITIZER_BYTES
 #define EFS_STACK_SANITIZER_BYTES 0u
 #endif
-
-/* Starts a thread with all signals blocked. The caller joins it with pthread_join(). 0 or -errno. */
-errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, unsigned long *thread);
 
 #endif

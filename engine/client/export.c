@@ -113,16 +113,8 @@ static bool export_receive_list(struct efs_mount *m, const struct efs_export_kep
     return true;
 }
 
-/* The packets that the mount sends. */
-union incoming {
-    struct efs_export_head head;
-    struct efs_export_answer answer;
-    struct efs_export_kept kept;
-    struct efs_export_coded coded;
-};
-
 /* Handles a packet of this size and its descriptor (< 0: none). false: malformed. */
-static bool export_receive_packet(struct efs_mount *m, const union incoming *packet, size_t bytes, int fd)
+static bool export_receive_packet(struct efs_mount *m, const union efs_export_incoming *packet, size_t bytes, int fd)
 {
     const struct efs_export_head *head = &packet->head;
     if (bytes < sizeof(*head) || head->bytes != bytes || head->version != EFS_EXPORT_VERSION)
@@ -144,12 +136,12 @@ static bool export_receive_packet(struct efs_mount *m, const union incoming *pac
 /* Receives one packet. -EAGAIN: none is queued; -EPROTO: malformed. */
 static errint_t export_receive_one(struct efs_mount *m)
 {
-    union incoming packet;
+    union efs_export_incoming *packet = &m->export->incoming;
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof(int))];
     } control;
-    struct iovec part = {.iov_base = &packet, .iov_len = sizeof(packet)};
+    struct iovec part = {.iov_base = packet, .iov_len = sizeof(*packet)};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = CMSG_LEN(sizeof(int))};
     ssize_t n = recvmsg(m->export->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -161,8 +153,7 @@ static errint_t export_receive_one(struct efs_mount *m)
                                     efs_window_report_unmapped() */
     if (with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(with), sizeof(fd));
-    bool good =
-        !(message.msg_flags & MSG_TRUNC) && (fd < 0 || !cut) && export_receive_packet(m, &packet, (size_t)n, fd);
+    bool good = !(message.msg_flags & MSG_TRUNC) && (fd < 0 || !cut) && export_receive_packet(m, packet, (size_t)n, fd);
     if (fd >= 0)
         efs_sys_close(fd);
     return good ? 0 : -EPROTO;

@@ -30,6 +30,14 @@ struct efs_exported_expert {
     uint32_t body_bytes, body_total; /* body_bytes: received; body_total: of all parts */
 };
 
+/* The packets that the mount sends. */
+union efs_export_incoming {
+    struct efs_export_head head;
+    struct efs_export_answer answer;
+    struct efs_export_kept kept;
+    struct efs_export_coded coded;
+};
+
 /* Pages of the arrays are used from the first tag on that needs them. */
 struct efs_export {
     int fd, kick;          /* socket; eventfd */
@@ -49,6 +57,7 @@ struct efs_export {
     struct {
         uint32_t kind, number; /* EFS_EXPORT_DROP or CANCEL of a tag, UNMAPPED of a window: to be sent */
     } queue[EFS_EXPORT_TAGS + EFS_EXPORT_ITEMS];
+    union efs_export_incoming incoming; /* the packet that is being received; too large for a stack */
 };
 
 /* Whether the socket works. NULL: there is none. */

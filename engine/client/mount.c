@@ -12,10 +12,11 @@
 #include <linux/magic.h>
 
 #define OPEN_WORKERS_DEFAULT 32u
+#define CONTROL_BYTES 12288u /* of a control file that are read: .expertfs/config has two paths and some lines */
 
 /* Reads the start of a control file, terminated. Control files have a size of 0: on a FUSE mount, one with a size is a
  * file of the checkpoint, such as a copy of another mount's: -ENODEV. */
-static errint_t mount_read_control(const struct efs_mount *m, const char *path, char text[EFS_WANT_BYTES])
+static errint_t mount_read_control(const struct efs_mount *m, const char *path, char text[CONTROL_BYTES])
 {
     struct stat st;
     int fd = efs_sys_openat(m->root, path, O_RDONLY | O_NONBLOCK, 0);
@@ -25,7 +26,7 @@ static errint_t mount_read_control(const struct efs_mount *m, const char *path, 
     if (n == 0 && st.st_size && efs_sys_filesystem(fd) == FUSE_SUPER_MAGIC)
         n = -ENODEV;
     if (n == 0)
-        n = efs_sys_pread(fd, text, EFS_WANT_BYTES - 1, 0);
+        n = efs_sys_pread(fd, text, CONTROL_BYTES - 1, 0);
     efs_sys_close(fd);
     text[n < 0 ? 0 : n] = '\0';
     return n < 0 ? (errint_t)n : 0;
@@ -33,7 +34,7 @@ static errint_t mount_read_control(const struct efs_mount *m, const char *path, 
 
 static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_error *err)
 {
-    char text[EFS_WANT_BYTES];
+    char text[CONTROL_BYTES];
     errint_t rc = mount_read_control(m, ".expertfs/version", text);
     if (rc == 0 && strncmp(text, "version:", 8) != 0)
         rc = -ENODEV;

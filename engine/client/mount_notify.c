@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -46,7 +47,7 @@ bool efs_mount_notify_later(struct efs_mount *m, const char *stack, uint32_t lay
 }
 
 /* Lock held. Writes lines such as "3: 17*12 4*1\n", one for each request, each of at most EFS_WANT_LINE_BYTES. */
-static size_t uses_print(const struct efs_mount *m, char text[EFS_WANT_BYTES])
+static size_t uses_print(const struct efs_mount *m, char *text)
 {
     size_t used = 0, line = 0;
     struct efs_export_ask ask = {.form = 0};
@@ -73,13 +74,14 @@ static size_t uses_print(const struct efs_mount *m, char text[EFS_WANT_BYTES])
 /* send_lock held. Errors are ignored: 0. */
 static errint_t mount_write_uses(struct efs_mount *m)
 {
-    char text[EFS_WANT_BYTES];
+    char *text = efs_sys_calloc(1, EFS_WANT_BYTES);
     pthread_mutex_lock(&m->lock);
-    const size_t bytes = uses_print(m, text);
+    const size_t bytes = text ? uses_print(m, text) : 0;
     m->uses_bytes = m->uses_count = 0;
     pthread_mutex_unlock(&m->lock);
     if (bytes)
         efs_sys_pwrite(m->want, text, bytes, 0);
+    free(text);
     return 0;
 }
 

@@ -157,14 +157,13 @@ errint_t efsd_log_queue_start(void)
 {
     pthread_t thread;
     pthread_mutex_lock(&queue.lock);
-    int rc = pthread_create(&thread, NULL, queue_run, NULL);
+    errint_t rc = efs_thread_start(queue_run, NULL, "efs-log", &thread);
     if (!rc) {
-        pthread_setname_np(thread, "efs-log");
         pthread_detach(thread);
         queue.started = true;
     }
     pthread_mutex_unlock(&queue.lock);
-    return -rc;
+    return rc;
 }
 
 void efsd_log_queue_flush(void)

@@ -38,7 +38,7 @@ static void export_refuse(struct efsd_export *h)
     int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     bool none = fd < 0 && errno != EAGAIN && errno != ECONNABORTED;
     if (fd >= 0)
-        close(fd);
+        efsd_export_close(h, fd);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (none || h->spare < 0)
         export_listen(h, false);
@@ -95,7 +95,7 @@ static void export_accept(struct efsd_export *h)
     bool may = export_may_connect(h, fd, &who);
     struct efsd_export_client *s = may && h->client_count < EFSD_SOCKET_CLIENTS ? calloc(1, sizeof(*s)) : NULL;
     if (!s) {
-        close(fd);
+        efsd_export_close(h, fd);
         if (may)
             efsd_log(EFS_LOG_WARNING, "the export socket refuses a client, it opens files instead: %s",
                      h->client_count < EFSD_SOCKET_CLIENTS ? "no memory" : "too many are connected");
@@ -167,12 +167,14 @@ errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, stru
     *export = NULL;
     if (!h)
         return efs_fail(err, -ENOMEM, "no memory");
-    *h = (struct efsd_export){.daemon = daemon, .socket = {.listening = -1, .base = -1, .directory = -1}};
+    *h = (struct efsd_export){.daemon = daemon,
+                              .packet = calloc(1, sizeof(*h->packet)),
+                              .socket = {.listening = -1, .base = -1, .directory = -1}};
     pthread_mutex_init(&h->lock, NULL);
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
     h->stop = eventfd(0, EFD_CLOEXEC);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : 0;
+    errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : h->packet ? 0 : -ENOMEM;
     bool reported = false;
     if (!rc) {
         rc = efsd_socket_open(&h->socket, daemon->allow_other, err);
@@ -192,12 +194,10 @@ errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, stru
 
 errint_t efsd_export_start(struct efsd_export *h)
 {
-    errint_t rc = -pthread_create(&h->thread, NULL, export_run, h);
+    errint_t rc = efs_thread_start(export_run, h, "efs-export", &h->thread);
     h->started = rc == 0;
-    if (h->started) {
-        pthread_setname_np(h->thread, "efs-export");
+    if (h->started)
         efs_on_memory_short(h->daemon->fs, efsd_export_memory_short, h);
-    }
     return rc;
 }
 
@@ -230,7 +230,7 @@ void efsd_export_free(struct efsd_export *h)
                 const struct efsd_drop drop = efsd_export_item_free(s->items[tag]);
                 efs_request_detach(drop.request, drop.index);
             }
-        close(s->fd);
+        efsd_export_close(h, s->fd);
         efsd_export_client_unref(s);
     }
     efsd_socket_close(&h->socket);
@@ -239,6 +239,7 @@ void efsd_export_free(struct efsd_export *h)
         if (all[i] >= 0)
             close(all[i]);
     pthread_mutex_destroy(&h->lock);
+    free(h->packet);
     free(h);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 void efsd_export_client_unref(struct efsd_export_client *s)
 {
@@ -103,12 +104,18 @@ errint_t efsd_export_client_add_window(struct efsd_export_client *s, uint32_t wi
 
 errint_t efsd_export_client_send(const struct efsd_export_client *s, const struct efs_export_head *packet, int fd)
 {
+    return efsd_export_client_send_with(s, packet, packet->bytes, NULL, fd);
+}
+
+errint_t efsd_export_client_send_with(const struct efsd_export_client *s, const struct efs_export_head *packet,
+                                      uint32_t bytes, const uint8_t *rest, int fd)
+{
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof(int))];
     } control = {.room = {0}};
-    struct iovec part = {.iov_base = (void *)(uintptr_t)packet, .iov_len = packet->bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct iovec parts[] = {{(void *)(uintptr_t)packet, bytes}, {(void *)(uintptr_t)rest, packet->bytes - bytes}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = rest ? 2 : 1};
     if (fd >= 0) {
         message.msg_control = control.room;
         message.msg_controllen = sizeof(control.room);
@@ -119,6 +126,30 @@ errint_t efsd_export_client_send(const struct efsd_export_client *s, const struc
         memcpy(CMSG_DATA(with), &fd, sizeof(fd));
     }
     return sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+bool efsd_export_client_sends_descriptors(const struct efsd_export_client *s)
+{
+    struct msghdr message = {.msg_iov = NULL};
+    return !s->export->socket.refuses_descriptors && recvmsg(s->fd, &message, MSG_PEEK | MSG_DONTWAIT) >= 0 &&
+           (message.msg_flags & MSG_CTRUNC);
+}
+
+static void *close_run(void *fd)
+{
+    close((int)(intptr_t)fd);
+    return NULL;
+}
+
+void efsd_export_close(const struct efsd_export *h, int fd)
+{
+    unsigned long thread;
+    if (h->socket.refuses_descriptors)
+        close(fd);
+    else if (efs_thread_start(close_run, (void *)(intptr_t)fd, "efs-close", &thread) == 0)
+        pthread_detach(thread);
+    else
+        shutdown(fd, SHUT_RDWR); /* and stays open */
 }
 
 void efsd_export_client_poll(const struct efsd_export_client *s, bool room)

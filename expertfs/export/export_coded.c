@@ -53,17 +53,19 @@ static errint_t client_send_window(struct efsd_export_client *s, const struct ef
 
 static errint_t client_send_part(struct efsd_export_client *s, struct efsd_export_item *item)
 {
-    struct efs_export_coded packet;
+    const uint32_t head_bytes = (uint32_t)offsetof(struct efs_export_coded, part);
     uint32_t left = item->body_bytes - item->sent_bytes;
     uint32_t part = left < EFS_EXPORT_PART_BYTES ? left : EFS_EXPORT_PART_BYTES;
-    packet.head = (struct efs_export_head){(uint32_t)offsetof(struct efs_export_coded, part) + part, EFS_EXPORT_VERSION,
-                                           EFS_EXPORT_CODED, part};
-    packet.tag = item->tag;
-    packet.layout_bytes = item->layout_bytes;
-    packet.at = item->sent_bytes;
-    packet.total = item->body_bytes;
-    memcpy(packet.part, item->body + item->sent_bytes, part);
-    errint_t rc = efsd_export_client_send(s, &packet.head, -1);
+    const struct {
+        struct efs_export_head head;
+        uint32_t tag, layout_bytes, at, total;
+    } packet = {{head_bytes + part, EFS_EXPORT_VERSION, EFS_EXPORT_CODED, part},
+                item->tag,
+                item->layout_bytes,
+                item->sent_bytes,
+                item->body_bytes};
+    _Static_assert(sizeof(packet) == offsetof(struct efs_export_coded, part), "as struct efs_export_coded");
+    errint_t rc = efsd_export_client_send_with(s, &packet.head, head_bytes, item->body + item->sent_bytes, -1);
     if (rc == 0)
         item->sent_bytes += part;
     return rc;

@@ -90,9 +90,18 @@ struct efsd_export_client {
     uint32_t list_at;            /* export thread: next expert of the list; UINT32_MAX: no list in progress */
 };
 
+/* Any packet of a client. */
+union efsd_export_packet {
+    struct efs_export_head head;
+    struct efs_export_ask ask;
+    struct efs_export_routing routing;
+    uint8_t bytes[sizeof(struct efs_export_routing) + EFS_EXPORT_STATE * sizeof(float)];
+};
+
 struct efsd_export {
     struct efsd *daemon;
-    pthread_mutex_t lock; /* guards clients and their contents */
+    union efsd_export_packet *packet; /* export thread: the one that is received; too large for a stack */
+    pthread_mutex_t lock;             /* guards clients and their contents */
     struct efsd_export_client *clients;
     uint32_t client_count;
     _Atomic uint32_t keepers;          /* clients that keep experts */
@@ -129,6 +138,14 @@ errint_t efsd_export_client_add_window(struct efsd_export_client *client, uint32
 /* Sends a packet without blocking, with a descriptor unless fd < 0. 0; -EAGAIN: the socket is full; other errors: the
  * client is treated as disconnected. */
 errint_t efsd_export_client_send(const struct efsd_export_client *client, const struct efs_export_head *packet, int fd);
+/* The same for a packet whose first `bytes` bytes are at packet, and the rest at `rest`. */
+errint_t efsd_export_client_send_with(const struct efsd_export_client *client, const struct efs_export_head *packet,
+                                      uint32_t bytes, const uint8_t *rest, int fd);
+/* Whether the next packet has descriptors (SCM_RIGHTS). It must not be received: the calling thread would close them,
+ * which may block. */
+bool efsd_export_client_sends_descriptors(const struct efsd_export_client *client);
+/* Closes a connection. If its client can send descriptors, queued packets may have some: a thread closes them. */
+void efsd_export_close(const struct efsd_export *export, int fd);
 /* Polls the client for input and, if room, for space in its socket. If polling for space fails, disconnects the
  * client. */
 void efsd_export_client_poll(const struct efsd_export_client *client, bool room);

@@ -45,7 +45,7 @@ static struct efsd_export_item *client_end(struct efsd_export_client *s)
     s->export->client_count--;
     s->export->keepers -= s->keeps;
     epoll_ctl(s->export->epoll, EPOLL_CTL_DEL, s->fd, NULL);
-    close(s->fd);
+    efsd_export_close(s->export, s->fd);
     s->fd = -1;
     efsd_export_client_unref(s);
     return drops;
@@ -346,16 +346,8 @@ static bool client_handle_routing(struct efsd_export_client *s, const struct efs
     return true;
 }
 
-/* Any packet of a client. */
-union packet {
-    struct efs_export_head head;
-    struct efs_export_ask ask;
-    struct efs_export_routing routing;
-    uint8_t bytes[sizeof(struct efs_export_routing) + EFS_EXPORT_STATE * sizeof(float)];
-};
-
 /* Processes a packet. false: it is malformed; the caller disconnects the client. */
-static bool client_handle_packet(struct efsd_export_client *s, const union packet *packet, size_t bytes)
+static bool client_handle_packet(struct efsd_export_client *s, const union efsd_export_packet *packet, size_t bytes)
 {
     const struct efs_export_head *head = &packet->head;
     const struct efs_export_ask *ask = &packet->ask;
@@ -390,12 +382,17 @@ static bool client_handle_packet(struct efsd_export_client *s, const union packe
 
 void efsd_export_client_receive(struct efsd_export_client *s)
 {
-    union packet packet;
+    union efsd_export_packet *packet = s->export->packet;
     for (uint32_t i = 0; i < PACKETS; i++) {
-        ssize_t n = recv(s->fd, &packet, sizeof(packet), MSG_DONTWAIT | MSG_TRUNC);
+        if (efsd_export_client_sends_descriptors(s)) {
+            efsd_log(EFS_LOG_WARNING, "a client of %s sent descriptors: disconnected", s->export->socket.path);
+            efsd_export_client_end(s);
+            return;
+        }
+        ssize_t n = recv(s->fd, packet, sizeof(*packet), MSG_DONTWAIT | MSG_TRUNC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        bool good = n > 0 && (size_t)n <= sizeof(packet) && client_handle_packet(s, &packet, (size_t)n);
+        bool good = n > 0 && (size_t)n <= sizeof(*packet) && client_handle_packet(s, packet, (size_t)n);
         if (n > 0 && !good)
             efsd_log(EFS_LOG_WARNING, "a client of %s sent an invalid message: disconnected", s->export->socket.path);
         if (!good) {

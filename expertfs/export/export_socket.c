@@ -16,6 +16,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
 #define SOCKET_NAME "handout"
 #define TRIES 16
 
@@ -152,10 +155,13 @@ static errint_t socket_listen(struct efsd_socket *s)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t used = strlen(s->path);
+    const int no = 0;
     /* The path that clients use may be longer than sun_path; the one through /proc/self/fd never is. */
     snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/" SOCKET_NAME, s->directory);
     snprintf(s->path + used, sizeof(s->path) - used, "/%s/" SOCKET_NAME, s->name);
     s->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    /* connections inherit it */
+    s->refuses_descriptors = setsockopt(s->listening, SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no)) == 0;
     if (s->listening < 0 || bind(s->listening, (struct sockaddr *)&address, sizeof(address)) ||
         listen(s->listening, EFSD_SOCKET_CLIENTS))
         return -errno;

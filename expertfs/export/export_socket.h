@@ -10,13 +10,16 @@
 #define EFSD_EXPORT_SOCKET_H
 
 #include <limits.h>
+#include <stdbool.h>
 
 #include "expertfs.h"
 
 #define EFSD_SOCKET_CLIENTS 128 /* connections, and as many that accept(2) has not taken yet */
 
 struct efsd_socket {
-    int listening; /* non-blocking; the fields below are private */
+    int listening;            /* non-blocking */
+    bool refuses_descriptors; /* the kernel lets clients send none: Linux 6.16 */
+    /* private: */
     int base, directory;
     char name[48]; /* name of directory in base */
     char path[PATH_MAX];

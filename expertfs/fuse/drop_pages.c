@@ -76,10 +76,7 @@ void efsd_drop_pages(struct efsd *daemon, uint32_t node)
     pthread_mutex_lock(&drop->lock);
     if (!drop->path[0]) {
         snprintf(drop->path, sizeof(drop->path), "%s", info.path);
-        if (!drop->started && pthread_create(&drop->thread, NULL, drop_pages_run, daemon) == 0) {
-            drop->started = true;
-            pthread_setname_np(drop->thread, "efs-drop");
-        }
+        drop->started = drop->started || efs_thread_start(drop_pages_run, daemon, "efs-drop", &drop->thread) == 0;
         pthread_cond_signal(&drop->wake);
     }
     pthread_mutex_unlock(&drop->lock);

@@ -244,7 +244,7 @@ static errint_t receiver_start(struct efsd *daemon, struct efsd_receiver *receiv
         (struct efsd_receiver){.daemon = daemon, .memory = receiver_memory(), .wait = receiver_epoll_new(daemon)};
     int rc = !receiver->memory ? -ENOMEM : receiver->wait < 0 ? receiver->wait : 0;
     if (rc == 0)
-        rc = -pthread_create(&receiver->id, NULL, receiver_run, receiver);
+        rc = efs_thread_start(receiver_run, receiver, "efs-receive", &receiver->id);
     if (rc < 0)
         receiver_free(receiver);
     return rc;

@@ -8,7 +8,10 @@
 #include "test.h"
 #include "../fuzz/fuzz_export.c"
 
+#include "export_internal.h"
 #include "fixture.h"
+
+#include <arpa/inet.h>
 
 #define CALLS(X) X(accept4) X(epoll_ctl) X(epoll_wait) X(getsockopt) X(setsockopt) X(recv) X(sendmsg)
 #include "libc_fault.h"
@@ -288,6 +291,90 @@ TEST(dropped_while_queued)
     close(fd);
     check_nothing_held();
     check_served();
+}
+
+/* ---- descriptors that a client sends along ---- */
+
+#define LINGER_SECONDS (4 * GONE_SECONDS)
+
+/* A socket whose close blocks for LINGER_SECONDS, as its data is not read; *peer: its other end, which ends that. */
+static int lingering_socket(int *peer)
+{
+    const struct linger linger = {1, LINGER_SECONDS};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(address);
+    static const char data[1 << 16];
+    int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listening, (struct sockaddr *)&address, bytes), 0);
+    assert_int_equal(listen(listening, 1), 0);
+    assert_int_equal(getsockname(listening, (struct sockaddr *)&address, &bytes), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, bytes), 0);
+    *peer = accept(listening, NULL, NULL);
+    close(listening);
+    assert_true(*peer >= 0);
+    while (send(fd, data, sizeof(data), MSG_DONTWAIT) > 0)
+        ;
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
+    return fd;
+}
+
+/* Sends a packet with a descriptor. */
+static ssize_t send_with(int fd, int given)
+{
+    struct efs_export_head list = {sizeof(list), EFS_EXPORT_VERSION, EFS_EXPORT_LIST, 0};
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.room = {0}};
+    struct iovec part = {.iov_base = &list, .iov_len = sizeof(list)};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control)};
+    struct cmsghdr *with = CMSG_FIRSTHDR(&message);
+    with->cmsg_level = SOL_SOCKET;
+    with->cmsg_type = SCM_RIGHTS;
+    with->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(with), &given, sizeof(given));
+    return sendmsg(fd, &message, MSG_NOSIGNAL);
+}
+
+/* Clients are served while the kernel closes a descriptor that one has sent, and blocks. Linux 6.16 refuses to send
+ * it; the second turn is a kernel before that. */
+TEST(descriptors_that_block)
+{
+    struct efsd_socket *listening = &daemon_->export->socket;
+    const unsigned fds = fixture_open_fds();
+    const int yes = 1, no = 0;
+    const bool refuses = listening->refuses_descriptors;
+    for (unsigned turn = 0; turn < 2; turn++) {
+        int peer, lingering = lingering_socket(&peer);
+        if (turn == 1 && refuses)
+            assert_int_equal(setsockopt(listening->listening, SOL_SOCKET, 83 /* SO_PASSRIGHTS */, &yes, sizeof(yes)),
+                             0);
+        listening->refuses_descriptors = turn == 0 && refuses;
+        pthread_mutex_lock(&daemon_->export->lock); /* nothing is received before this thread has closed its own */
+        int fd = connect_client();
+        ssize_t sent = send_with(fd, lingering);
+        if (sent < 0)
+            close(peer); /* else close() would block here */
+        close(lingering);
+        pthread_mutex_unlock(&daemon_->export->lock);
+        check_served();
+        assert_true(listening->refuses_descriptors ? sent < 0 : sent > 0);
+        if (!listening->refuses_descriptors) { /* it is disconnected */
+            char end;
+            struct pollfd wait = {.fd = fd, .events = POLLIN};
+            assert_int_equal(poll(&wait, 1, GONE_SECONDS * 1000), 1);
+            assert_true(recv(fd, &end, 1, 0) <= 0);
+            close(peer);
+        }
+        close(fd);
+        check_served();
+    }
+    if (refuses)
+        setsockopt(listening->listening, SOL_SOCKET, 83, &no, sizeof(no));
+    listening->refuses_descriptors = refuses;
+    check_open_fds(fds);
 }
 
 static int begin(void **state)

@@ -229,7 +229,7 @@ static errint_t warm(struct warmup *w, struct tools_progress *progress)
     unsigned started = 0;
     bool cancelled = false;
     w->running = THREADS;
-    while (started < THREADS && pthread_create(&threads[started], NULL, read_blocks, w) == 0)
+    while (started < THREADS && efs_thread_start(read_blocks, w, "efs-warm", &threads[started]) == 0)
         started++;
     w->running -= THREADS - started;
     while (w->running) {
