@@ -12,6 +12,7 @@
  */
 #include "memfile.h"
 
+#include "expertfs-private.h"
 #include "layout.h"
 #include "sys.h"
 
@@ -311,12 +312,26 @@ bool efs_memfile_is_mapped_elsewhere(struct efs_memfiles *memfiles, struct efs_m
     if (elsewhere && memfile->fd < 0) { /* else it was exported again */
         if (fd < 0 && memfile_export(memfile) == 0)
             fd = efs_memfile_take_fd(memfile);
-        elsewhere = fd < 0 || efs_sys_is_sole_user(fd) == -EAGAIN;
+        elsewhere = fd < 0 || efs_sys_is_sole_user(fd) != 0; /* or the kernel refuses the check */
     }
     if (fd >= 0)
         efs_sys_close(fd);
     pthread_mutex_unlock(&memfiles->lock);
     return elsewhere;
+}
+
+errint_t efs_leases_probe(void)
+{
+    char path[32];
+    int memfd = efs_sys_memfd_create("expertfs-probe", 0);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", memfd);
+    int fd = memfd < 0 ? memfd : efs_sys_open(path, O_RDONLY, 0); /* a lease of the memfd itself is never granted */
+    errint_t rc = fd < 0 ? 0 : efs_sys_is_sole_user(fd);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    if (memfd >= 0)
+        efs_sys_close(memfd);
+    return rc;
 }
 
 int efs_memfile_open_window(const struct efs_memfile *memfile)

@@ -81,8 +81,9 @@ errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfi
 int efs_memfile_take_fd(struct efs_memfile *memfile);
 /* Whether another process maps an EXPORTED file, or has it open: the kernel reports the close of a file that it serves
  * from a memory file when the last descriptor is closed, although mappings of it remain. Closes fd, its descriptor from
- * efs_memfile_take_fd(); if that is < 0, opens another one for the check. true also if it was exported again meanwhile
- * or cannot be opened; false for anonymous memory, of which this cannot be found out. Takes a few microseconds. */
+ * efs_memfile_take_fd(); if that is < 0, opens another one for the check. true also if it was exported again meanwhile,
+ * cannot be opened, or the kernel refuses the check (efs_leases_probe()); false for anonymous memory, of which this
+ * cannot be found out. Takes a few microseconds. */
 bool efs_memfile_is_mapped_elsewhere(struct efs_memfiles *memfiles, struct efs_memfile *memfile, int fd);
 /* Opens a read-only descriptor of a WINDOW, to be passed to another process; it cannot be reopened for writing. The
  * caller closes it. -errno (-EMFILE, ...) on failure. */

@@ -151,6 +151,15 @@ void efsd_kernel_probe(struct efsd *daemon)
         kernel_no_passthrough(kernel, "the kernel has no FUSE passthrough (Linux 6.9 with CONFIG_FUSE_PASSTHROUGH)");
         return;
     }
+    char why[160];
+    errint_t rc = efs_leases_probe();
+    if (rc < 0) {
+        snprintf(why, sizeof(why),
+                 "file leases are refused (fcntl F_SETLEASE: %s); see sysctl fs.leases-enable, or the seccomp filter",
+                 strerror(-rc));
+        kernel_no_passthrough(kernel, why);
+        return;
+    }
     int fd = memfd_create("expertfs-probe", MFD_CLOEXEC);
     int id = fd < 0 ? -errno : efsd_backing_open(daemon, fd);
     if (fd >= 0)
@@ -160,7 +169,6 @@ void efsd_kernel_probe(struct efsd *daemon)
         kernel->passthrough = true;
         return;
     }
-    char why[128];
     snprintf(why, sizeof(why), "the kernel refused a backing file: %s", strerror(-id));
     kernel_no_passthrough(kernel, id == -EPERM ? "the daemon lacks the privilege CAP_SYS_ADMIN" : why);
 }

@@ -121,4 +121,22 @@ close_all(mappings)
 told, held = set_budget(mount, 96)
 check("what was unmapped just before is not held", told == held == 0, (told, held))
 mount.unmount()
+
+print("-- where the kernel does not show what is mapped")
+FCNTL, F_SETLEASE = {"x86_64": 72, "aarch64": 25}.get(os.uname().machine), 1024
+for error in (errno.EPERM, errno.EINVAL):
+    prefix = deny_syscalls(error, f"{FCNTL}:{F_SETLEASE}")
+    if not prefix:
+        break
+    mount = Mount(store, "budget=64M", prefix=prefix)
+    check("no passthrough, for this reason", not mount.passthrough() and "F_SETLEASE" in mount.config()["passthrough_reason"], mount.config())
+    mappings = [Mapping(mount / name) for name in names]
+    check("all files have their bytes", all(mapping.bytes() == want[name] for name, mapping in zip(names, mappings)))
+    held = shared_bytes(mount.daemon.pid) + mount.count("fixed_bytes")
+    check("within the budget", held <= 64 * MIB, held)
+    mount.check_budget()
+    said = run(*prefix, program("expertctl"), "doctor").stdout
+    check("expertctl doctor says so", re.search("^slower +passthrough .*F_SETLEASE", said, re.M), said)
+    close_all(mappings)
+    mount.unmount()
 done()

@@ -143,6 +143,7 @@ FAILING(int, efs_sys_fstat, FSTAT, (int fd, struct stat *st), (fd, st))
 FAILING(int, efs_sys_writeback, WRITEBACK, (int fd, uint64_t offset, uint64_t bytes, int wait),
         (fd, offset, bytes, wait))
 FAILING(int, efs_sys_memfd_create, MEMFD, (const char *name, unsigned flags), (name, flags))
+FAILING(int, efs_sys_is_sole_user, SOLE_USER, (int fd), (fd))
 FAILING(int, efs_sys_add_seals, SEALS, (int fd, int seals), (fd, seals))
 FAILING(int, efs_sys_clone_readonly_mounted, CLONE_READING_MOUNTED, (int mount), (mount))
 FAILING(int, efs_sys_munmap, MUNMAP, (void *addr, size_t bytes), (addr, bytes))

@@ -24,6 +24,7 @@
     X(MEMORY, "memory")                                                                                                \
     X(MPROTECT, "mprotect")                                                                                            \
     X(MBIND, "mbind")                                                                                                  \
+    X(SOLE_USER, "sole user")                                                                                          \
     X(SEALS, "seals")                                                                                                  \
     X(FALLOCATE, "fallocate")                                                                                          \
     X(FREE_BYTES, "free bytes") /* error 0: nothing is free */                                                         \

@@ -315,4 +315,36 @@ TEST_WITH(test_mapped, NULL, reset)
     munmap(map, 4096);
 }
 
+/* Where the kernel refuses the check, an expert counts as mapped: a seccomp filter (EPERM), fs.leases-enable=0
+ * (EINVAL), no memory for a lease (ENOMEM). It is released when the kernel answers again. */
+TEST_WITH(test_mapped_unknown, NULL, reset)
+{
+    static const int errors[] = {EPERM, EINVAL, ENOSYS, ENOMEM};
+    struct efs_file_info info;
+    uint32_t file = 0;
+    need_tmpfs();
+    struct efs *fs = open_store();
+    while (efs_file_info(fs, file, &info) == 0 && info.kind != EFS_FILE_EXPERT)
+        file++;
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+        struct efs_lease *lease;
+        fault_plan(FAULT_SOLE_USER, 1, errors[i], true);
+        assert_int_equal(lease_wait(fs, file, &lease), 0);
+        assert_true(efs_lease_fd(lease) >= 0);
+        efs_lease_release(lease);
+        assert_true(fault_triggered());
+        assert_int_equal(leased(fs), 1);
+        assert_int_equal(efs_set(fs, "budget", "48M", NULL, NULL), 0); /* looks for mappings */
+        assert_int_equal(leased(fs), 1);
+        fault_clear();
+        assert_int_equal(efs_set(fs, "budget", "64M", NULL, NULL), 0);
+        assert_int_equal(leased(fs), 0);
+    }
+    assert_int_equal(efs_leases_probe(), 0);
+    fault_plan(FAULT_SOLE_USER, 1, EINVAL, true);
+    assert_int_equal(efs_leases_probe(), -EINVAL);
+    fault_clear();
+    efs_close(fs);
+}
+
 TEST_MAIN(setup, fixture_teardown)

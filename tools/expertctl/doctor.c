@@ -75,11 +75,14 @@ static void doctor_kernel(struct doctor *d)
     if (uname(&name) == 0)
         sscanf(name.release, "%u.%u", &major, &minor);
     bool root = ctl_may_mount(), passes = major * 1000 + minor >= 6009, maps = major * 1000 + minor >= 6006;
-    report(d, passes && root ? GOOD : SLOWER, "passthrough",
-           !passes ? "Linux %u.%u cannot; from 6.9 on the kernel serves open experts itself"
-           : !root ? "Linux %u.%u without CAP_SYS_ADMIN: mount as root, or experts are read like other files"
-                   : "Linux %u.%u with CAP_SYS_ADMIN: open experts are served by the kernel",
-           major, minor);
+    errint_t leases = efs_leases_probe();
+    report(d, passes && root && leases == 0 ? GOOD : SLOWER, "passthrough",
+           !passes      ? "Linux %u.%u cannot; from 6.9 on the kernel serves open experts itself"
+           : !root      ? "Linux %u.%u without CAP_SYS_ADMIN: mount as root, or experts are read like other files"
+           : leases < 0 ? "Linux %u.%u refuses file leases (fcntl F_SETLEASE: %s): experts are read like other files; "
+                          "see sysctl fs.leases-enable, or the seccomp filter"
+                        : "Linux %u.%u with CAP_SYS_ADMIN: open experts are served by the kernel",
+           major, minor, strerror(-leases));
     report(d, maps ? GOOD : SLOWER, "mappings",
            maps ? "Linux %u.%u: read() goes past the page cache, mmap through it"
                 : "Linux %u.%u cannot map files whose reads go past the page cache (6.6 can): reads go through it",
