@@ -72,29 +72,30 @@ EFS_INLINE __m128i efs_load_8(const void *p)
 }
 
 /*
- * The next bytes of below at the escapes, which are bytes of all ones, and 0 elsewhere. Within 16 bytes, each escape
- * takes the byte of below whose number is that of the escapes before it: sums of 4 bytes by a multiplication, and then
- * sums of 8 and 16 by adding the last byte of what comes before. Faster than a table of 8-bit masks.
+ * symbols, and at the escapes, which are bytes of all ones, the next bytes of below. Within 16 bytes, each escape takes
+ * the byte of below whose number is that of the escapes before it: sums of 4 bytes by a multiplication, and then sums
+ * of 8 and 16 by adding the last byte of what comes before. Faster than a table of 8-bit masks. The factor is
+ * 0x01010101 / 255 modulo 2^32: four bytes of 255 each count as 1.
  */
-EFS_INLINE efs_vector efs_filled(efs_vector escapes, const uint8_t **below)
+EFS_INLINE efs_vector efs_filled(efs_vector symbols, efs_vector escapes, const uint8_t **below)
 {
     const __m256i over_4 = _mm256_setr_epi32(-1, 0x03030303, -1, 0x0b0b0b0b, -1, 0x03030303, -1, 0x0b0b0b0b);
     const __m256i over_8 = _mm256_setr_epi32(-1, -1, 0x07070707, 0x07070707, -1, -1, 0x07070707, 0x07070707);
     uint32_t bits = (uint32_t)_mm256_movemask_epi8(escapes);
-    __m256i ones = _mm256_set1_epi8(1);
+    __m256i sums = _mm256_mullo_epi32(escapes, _mm256_set1_epi32((int32_t)0xfbfcfdff));
+    uint64_t first = 0;
 
-    __asm__("" : "+x"(ones)); /* keeps gcc from replacing the multiplication by four shifts and additions */
-    __m256i sums = _mm256_mullo_epi32(_mm256_and_si256(escapes, ones), ones);
+    /* Writes only the low 16 bits; gcc extends the result of the intrinsic once more. */
+    __asm__("popcntw %w1, %w0" : "+r"(first) : "r"(bits) : "cc");
     sums = _mm256_add_epi8(sums, _mm256_shuffle_epi8(sums, over_4));
     sums = _mm256_add_epi8(sums, _mm256_shuffle_epi8(sums, over_8));
-    /* An escape takes its count - 1; other bytes get a value above 0x7f, for which the shuffle returns 0. */
-    __m256i from = _mm256_add_epi8(sums, _mm256_or_si256(escapes, _mm256_set1_epi8((char)0x80)));
-    const uint8_t *second = *below + _mm_popcnt_u32(bits & 0xffff);
+    /* The number of an escape is its count - 1. */
+    __m256i from = _mm256_add_epi8(sums, escapes);
     __m256i next = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const void *)*below)),
-                                           _mm_loadu_si128((const void *)second), 1);
+                                           _mm_loadu_si128((const void *)(*below + first)), 1);
 
     *below += _mm_popcnt_u32(bits);
-    return _mm256_shuffle_epi8(next, from);
+    return _mm256_blendv_epi8(symbols, _mm256_shuffle_epi8(next, from), escapes);
 }
 
 /* Bytes 0..valid-1 all ones. */
@@ -114,8 +115,7 @@ EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table t
 
     if (valid < EFS_LANES)
         escapes = _mm256_and_si256(escapes, efs_first_lanes(valid));
-    /* The table has 0 for the escapes. */
-    return _mm256_or_si256(_mm256_shuffle_epi8(table, codes), efs_filled(escapes, below));
+    return efs_filled(_mm256_shuffle_epi8(table, codes), escapes, below);
 }
 
 /* A level's tables, for codes in bits 0 and 2 of a byte. */
@@ -143,7 +143,7 @@ EFS_INLINE efs_vector efs_plane_symbols(efs_vector codes, const unsigned plane, 
     __m256i escapes = _mm256_cmpeq_epi8(codes, escape);
     if (valid < EFS_LANES)
         escapes = _mm256_and_si256(escapes, efs_first_lanes(valid));
-    return _mm256_or_si256(_mm256_shuffle_epi8(tables->table[plane % 2], codes), efs_filled(escapes, below));
+    return efs_filled(_mm256_shuffle_epi8(tables->table[plane % 2], codes), escapes, below);
 }
 
 /* ---- coding a level -------------------------------------------------------------------------------------------- */
