@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <liburing.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
 #include <numaif.h>
 #include <signal.h>
 #include <stdio.h>
@@ -160,6 +162,16 @@ int64_t efs_sys_filesystem(int fd)
 int64_t efs_sys_seek_hole(int fd, uint64_t offset)
 {
     return RETRY(lseek(fd, (off_t)offset, SEEK_HOLE));
+}
+
+int64_t efs_sys_seek_data(int fd, uint64_t offset)
+{
+    return RETRY(lseek(fd, (off_t)offset, SEEK_DATA));
+}
+
+int efs_sys_fiemap(int fd, struct fiemap *map)
+{
+    return (int)RETRY(ioctl(fd, FS_IOC_FIEMAP, map));
 }
 
 int efs_sys_syncfs(int fd)

@@ -51,6 +51,10 @@ int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes);
 int64_t efs_sys_filesystem(int fd);
 /* Offset of the first hole at or after offset; the end of the file if it has none. */
 int64_t efs_sys_seek_hole(int fd, uint64_t offset);
+/* Offset of the first data at or after offset; -ENXIO: there is none. */
+int64_t efs_sys_seek_data(int fd, uint64_t offset);
+struct fiemap;
+int efs_sys_fiemap(int fd, struct fiemap *map); /* FS_IOC_FIEMAP: the file's extents */
 /* Writes all dirty data of the file system; some file systems release freed blocks only then. */
 int efs_sys_syncfs(int fd);
 /* Drops clean pages of the range from the page cache, so that the next read is from disk. */

@@ -42,6 +42,9 @@
  * indexes. 0, or -ENODATA with the reason and what to pack instead in err. */
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
                                 const struct efs_pack_options *options, struct efs_error *err);
+/* Checks that no file looks like a download that failed or did not end, before the sources are removed. 0, or -ENODATA
+ * as above. */
+errint_t efs_pack_check_whole(const char *src, const struct efs_catalog *catalog, struct efs_error *err);
 
 /* ---- plan --------------------------------------------------------------------------------------------------- */
 

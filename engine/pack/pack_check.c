@@ -91,16 +91,31 @@ static bool has_weights_beside(const struct efs_catalog *catalog, const struct e
     return false;
 }
 
+static errint_t fail_file(const char *src, const struct efs_catalog *catalog, const struct efs_source_file *file,
+                          const char *hint, struct efs_error *err)
+{
+    bool alone = strcmp(catalog->root, src) != 0; /* src is a single file */
+    return efs_fail(err, -ENODATA, "%s%s%s\nhint: %s", src, alone ? "" : "/",
+                    file->note + (alone ? strlen(file->path) : 0), hint);
+}
+
 /* A download that broke, or a file without a header whose tensors the model lacks then. */
 static errint_t check_file(const char *src, const struct efs_catalog *catalog, const struct efs_source_file *file,
                            struct efs_error *err)
 {
-    bool alone = strcmp(catalog->root, src) != 0; /* src is a single file */
     if (file->state != EFS_SOURCE_BROKEN &&
         (file->state != EFS_SOURCE_NO_HEADER || (file->index == EFS_NONE && !has_weights_beside(catalog, file))))
         return 0;
-    return efs_fail(err, -ENODATA, "%s%s%s\nhint: download it again; mkexpertfs --any packs it as it is", src,
-                    alone ? "" : "/", file->note + (alone ? strlen(file->path) : 0));
+    return fail_file(src, catalog, file, "download it again; mkexpertfs --any packs it as it is", err);
+}
+
+errint_t efs_pack_check_whole(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
+{
+    for (size_t f = 0; f < catalog->file_count; f++)
+        if (catalog->files[f].state == EFS_SOURCE_BROKEN)
+            return fail_file(src, catalog, &catalog->files[f],
+                             "download it again; --reclaim removes no file that may still be needed for that", err);
+    return 0;
 }
 
 static bool has_pickles(const struct efs_catalog *catalog)

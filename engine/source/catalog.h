@@ -41,7 +41,7 @@ struct efs_source_file {
         EFS_SOURCE_WHOLE,
         EFS_SOURCE_UNREAD,    /* a file of weights that cannot be parsed: stored as plain bytes */
         EFS_SOURCE_NO_HEADER, /* the same, of a safetensors file without a JSON header */
-        EFS_SOURCE_BROKEN     /* looks like a failed download */
+        EFS_SOURCE_BROKEN     /* looks like a download that failed or did not end; may have tensors */
     } state;
     bool copy;         /* has the same bytes as another file and no tensors in the catalogue: pack_copies.c */
     uint32_t original; /* of a copy: the index of the other file */
@@ -76,6 +76,7 @@ struct efs_source_expert {
 
 struct efs_catalog {
     char *root;                    /* the directory to which paths are relative */
+    bool folder;                   /* all files in root are listed; else those that were given */
     struct efs_source_file *files; /* sorted by path (bytes) */
     size_t file_count;
     struct efs_source_tensor *tensors; /* sorted by (file, offset) */

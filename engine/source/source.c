@@ -97,6 +97,8 @@ static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_
         file->gguf = gguf;
         ret = gguf ? keep_facts(file, &list) : 0;
         if (ret == 0)
+            ret = efs_source_mark_holes(in, &list, file);
+        if (ret == 0)
             ret = add_tensors(catalog, capacity, &list);
         if (ret < 0)
             efs_fail(err, ret, "%s: out of memory", in->path);
@@ -150,6 +152,8 @@ errint_t efs_catalog_parse(struct efs_catalog *catalog, const char *experts, str
 
     for (uint32_t i = 0; ret == 0 && i < catalog->file_count; i++)
         ret = read_file(catalog, i, &capacity, err);
+    if (ret == 0)
+        ret = efs_source_mark_downloads(catalog, err);
     if (ret == 0)
         ret = efs_source_name_experts(catalog, experts, err);
     if (ret < 0)

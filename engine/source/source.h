@@ -13,6 +13,7 @@
  *   source_index.c   files named by an index
  *   source_choose.c  which files belong to the model
  *   source_list.c    reading, lists of tensors
+ *   source_downloads.c, source_holes.c   files whose download has not ended
  *   source_dir.c     lists the files
  *   source_safetensors.c, source_gguf.c   parse the tensors of one file
  *   source_facts.c     what config.json says of the model
@@ -104,6 +105,15 @@ struct efs_source_part {
     const char *end; /* "-of-" and the rest */
 };
 bool efs_source_part(const char *path, struct efs_source_part *part);
+
+/* Sets the state EFS_SOURCE_BROKEN, and the note "PATH: " other what. 0 or -ENOMEM. */
+errint_t efs_source_mark_broken(struct efs_source_file *file, const char *other, const char *what);
+/* Marks the files of a parsed catalogue that are downloads in progress, or have the file of one in their folder. Blocks
+ * on I/O. 0 or -ENOMEM. */
+errint_t efs_source_mark_downloads(struct efs_catalog *catalog, struct efs_error *err);
+/* Marks the file if it has a hole in a tensor of the list, which is sorted. Reads no data. 0 or -ENOMEM. */
+errint_t efs_source_mark_holes(const struct efs_source_input *in, const struct efs_source_list *list,
+                               struct efs_source_file *file);
 
 /* Length of the directory part of a path, including the last slash; 0: no directory. */
 size_t efs_source_folder(const char *path);

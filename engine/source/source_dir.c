@@ -192,6 +192,7 @@ errint_t efs_source_walk(const char *src, struct efs_catalog *catalog, struct ef
         return walk_file(&walk, src, &st);
     if (!S_ISDIR(st.st_mode))
         return efs_fail(err, -EINVAL, "%s: neither a file nor a directory", src);
+    catalog->folder = true;
     catalog->root = strdup(src);
     if (!catalog->root)
         return efs_fail(err, -ENOMEM, "%s: out of memory", src);

@@ -170,6 +170,108 @@ def downloads_that_broke():
     packed("a pointer that is no weights", source, experts=4, notes=[("tokenizer.json", "is a Git LFS pointer")])
 
 
+def everywhere(what, source, *words):
+    """No program takes it: mkexpertfs and info; expertctl up and verify; expertfs, which serves in place. --any packs
+    it, --reclaim does not even then."""
+    refused(what, source, *words)
+    kept = contents(source) if os.path.isdir(source) else open(source, "rb").read()
+    for name, command in (("up", [program("expertctl"), "up", source]),
+                          ("verify", [program("expertctl"), "verify", source]),
+                          ("expertfs", [program("expertfs"), source, scratch("mnt")])):
+        os.makedirs(scratch("mnt"), exist_ok=True)
+        result = run(*command)
+        check(f"{what}: {name} refuses it", result.returncode == 1 and all(word in result.stderr for word in words),
+              result.stderr)
+    for more in ([], ["--any"]):
+        result = run(program("mkexpertfs"), "-q", "--reclaim", "--yes", *more, source, scratch("reclaimed.efs"))
+        check(f"{what}: --reclaim {more} refuses it", result.returncode == 1 and
+              all(word in result.stderr for word in words) and "--any" not in result.stderr, result.stderr)
+    now = contents(source) if os.path.isdir(source) else open(source, "rb").read()
+    check(f"{what}: it is as it was", now == kept and not os.path.exists(scratch("reclaimed.efs.reclaim")))
+
+
+def downloads_that_did_not_end():
+    """Programs that download leave a file of another name meanwhile."""
+    good, more = safetensors(EXPERTS), safetensors({"model.norm.weight": 512})
+    ends = {".aria2": "aria2", ".st": "axel", ".part": "Firefox, curl", ".crdownload": "Chrome", ".incomplete": "hf",
+            ".partial": "rclone", ".downloadInProgress": "llama.cpp", ".!qB": "qBittorrent"}
+    for end in ends:
+        source = folder(f"beside {end}", {"model.safetensors": good, "b.safetensors": more, "b.safetensors" + end: b"x"})
+        everywhere(f"{end} beside a file", source, f"{source}/b.safetensors: ", f"b.safetensors{end} lies beside it")
+        everywhere(f"{end} beside a file, alone", source + "/b.safetensors", f"{source}/b.safetensors: ", end)
+        packed(f"{end} beside another file", source + "/model.safetensors", experts=4)
+        source = folder(f"in place {end}", {"model.safetensors": good, "b.safetensors" + end: more})
+        everywhere(f"{end} in place of a file", source, f"{source}/b.safetensors{end}: ", "did not end")
+        source = folder(f"gguf {end}", {"a.gguf" + end: gguf(GGUF_EXPERTS)}) + "/a.gguf" + end
+        everywhere(f"GGUF as {end}", source, f"{source}: ", "did not end")
+    # Where the file is a link, the control file is in the folder of its target
+    for end in (".aria2", ".st"):
+        folder(f"target {end}", {"b": more, "b" + end: b"x"})
+        source = folder(f"link {end}", {"model.safetensors": good})
+        os.symlink(scratch(f"target {end}/b"), f"{source}/b.safetensors")
+        refused(f"{end} beside the target of a link", source, f"{source}/b.safetensors: ", f"/b{end} lies beside it")
+        refused(f"{end} beside the target of a link, alone", source + "/b.safetensors", f"{source}/b.safetensors: ",
+                f"/b{end} lies beside it")
+    for name in ("tokenizer.json", "README"):
+        source = folder(f"beside {name}", {"model.safetensors": good, name: "text", name + ".aria2": b"x"})
+        everywhere(f"{name} and its .aria2", source, f"{source}/{name}: ", f"{name}.aria2 lies beside it")
+    source = folder("blob", {"model.safetensors": good, "blobs/4d7a.incomplete": more[:100]})
+    refused("a blob of the hub", source, f"{source}/blobs/4d7a.incomplete: ", "did not end")
+    source = folder("temporary", {"model.safetensors": good, "._____temp/b.safetensors": more})
+    refused("the folder of ModelScope", source, f"{source}/._____temp/b.safetensors: ", "did not end")
+    source = folder("ollama", {"model.safetensors": good, "sha256-4d7a-partial": gguf(GGUF_EXPERTS), "sha256-4d7a-partial-0": "{}"})
+    refused("a blob of ollama", source, f"{source}/sha256-4d7a-partial: ", "did not end")
+    index = json.dumps({"weight_map": {"model.norm.weight": "blob"}})
+    source = folder("named", {"model.safetensors": good, "model.safetensors.index.json": index, "blob": more, "blob.st": b"x"})
+    refused("a file that the index names", source, f"{source}/blob: ", "blob.st lies beside it")
+    # Other files with such names
+    packed("files that are no downloads", folder("similar", {
+        "model.safetensors": good, "notes.st": "of Smalltalk", "b.st": more, "chapter.part": "text", "x.partial": "text",
+        "b.aria2": "text", "a.aria2.txt": "text", "sha256-partial": "text", "poem-partial": "text"}), experts=4)
+
+
+def holes():
+    """Where nothing was written, a file has a hole, whose bytes read as zeros."""
+    def punch(path, offset, size):
+        with open(path, "r+b") as file:
+            if run("fallocate", "-p", "-o", str(offset), "-l", str(size), path).returncode:
+                skip("the file system of the test has no holes")
+
+    names = [f"model.layers.{layer}.mlp.experts.0.up_proj.weight" for layer in range(3)]
+    data = safetensors({name: 1 << 20 for name in names})
+    begin = 8 + int.from_bytes(data[:8], "little")
+    for what, offset, size in (("in the middle", (1 << 20) + 65536, 65536), ("of one page at the end", (3 << 20) - 4096, 8192),
+                               ("over all but the first page", 4096, 3 << 20)):
+        source = folder(f"hole {what}", {"model.safetensors": data, "config.json": "{}"})
+        punch(f"{source}/model.safetensors", offset, size)
+        everywhere(f"a hole {what}", source, f"{source}/model.safetensors: ", "has a hole at offset ",
+                   names[min((offset - begin) // (1 << 20), 2) if offset > 4096 else 0])
+    everywhere("a hole, alone", source + "/model.safetensors", "model.safetensors: has a hole at offset ")
+    names = ("blk.0.ffn_up_exps.weight", "blk.1.ffn_up_exps.weight")
+    data = gguf({name: ((64, 64, 64), i << 20) for i, name in enumerate(names)}, data=0) + b"7" * (2 << 20)
+    source = folder("hole gguf", {"a.gguf": data})
+    punch(f"{source}/a.gguf", (1 << 20) + 8192, 1 << 19)
+    everywhere("a hole in GGUF", source, f"{source}/a.gguf: ", "has a hole at offset ", names[1])
+    # Space that was allocated and not written
+    source = folder("allocated", {"a.gguf": data[:1 << 20]})
+    run("fallocate", "-o", str(1 << 20), "-l", str(len(data) - (1 << 20)), f"{source}/a.gguf")
+    everywhere("allocated and not written", source, f"{source}/a.gguf: ", f"{1 << 20}, in {names[0]}")
+    with open(f"{source}/a.gguf", "r+b") as file:  # many extents, in part written
+        for at in range(1 << 20, len(data) - 8192, 8192):
+            file.seek(at)
+            file.write(b"7" * 4096)
+    everywhere("written every second page", source, f"{source}/a.gguf: ", f"{(1 << 20) + 4096}, in {names[1]}")
+    with open(f"{source}/a.gguf", "r+b") as file:
+        file.write(data)
+    packed("written meanwhile", source, experts=128)
+    # Between tensors, and in files that have none
+    text = gguf({name: ((64, 64, 64), 3 * i << 20) for i, name in enumerate(names)}, data=0) + b"7" * (4 << 20)
+    source = folder("between", {"a.gguf": text, "b.bin": bytes(1 << 20)})
+    punch(f"{source}/a.gguf", (1 << 20) + 8192, 1 << 20)
+    punch(f"{source}/b.bin", 0, 1 << 20)
+    packed("a hole between tensors", source, experts=128)
+
+
 def json_of_python():
     """Indexes in the JSON that Python's json module writes and reads."""
     config = json.dumps({"num_hidden_layers": 2})
@@ -318,7 +420,7 @@ def indexes_that_are_too_large():
         with open(scratch(f"{name}/model.safetensors"), "wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             file.truncate(8 + len(text) + size)
-        result = run(program("mkexpertfs"), "-q", "--shard-size", "16K", scratch(name), scratch(f"{name}.efs"))
+        result = run(program("mkexpertfs"), "-q", "--any", "--shard-size", "16K", scratch(name), scratch(f"{name}.efs"))
         check(f"{name}: refused", result.returncode == 1 and "the index of" in result.stderr, result.stderr)
         return "--shard-size" in result.stderr
 
@@ -359,4 +461,6 @@ parts_by_their_names()
 several_models()
 json_of_python()
 downloads_that_broke()
+downloads_that_did_not_end()
+holes()
 done()

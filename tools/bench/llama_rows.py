@@ -4,7 +4,7 @@ over ggml's CPU backend on the mapped file, without advice and with MADV_RANDOM.
 
 Makes a GGUF file with one F16 table and an expert. The ways alternate, each cold, in a new process and a memory cgroup;
 each computes the same random batches. Prints rows a second, medians with the lowest and highest, bytes read from disk a
-row, and the ratio to the better mapping. --sparse: the table is a hole in the file, so no way waits for the disk.
+row, and the ratio to the better mapping.
 Exit status 0; 1: a way failed, or the rows differ; 77: no cgroups, or a package is missing."""
 import argparse
 import ctypes
@@ -27,7 +27,7 @@ WAYS = ("expertfs", "mapped", "mapped random")
 TABLE, EXPERT = "table.F16", "blk.0.ffn_gate_exps.weight"
 
 
-def make(path, size, columns, sparse):
+def make(path, size, columns):
     """The GGUF file with a table of `size` bytes. The table is last, so the file grows to its size."""
     import gguf
     import numpy as np
@@ -46,11 +46,10 @@ def make(path, size, columns, sparse):
     out.write(expert.tobytes())
     writer.write_padding(out, out.tell())
     left = rows * columns * 2
-    while left and not sparse:
+    while left:
         part = random.integers(0, 1 << 64, min(left, 64 << 20) // 8, dtype=np.uint64) & np.uint64(0x3fff3fff3fff3fff)
         out.write(part.tobytes())
         left -= part.nbytes
-    out.truncate(out.tell() + left)
     writer.close()
     os.rename(path + ".part", path)
 
@@ -150,7 +149,7 @@ def compare(path, options):
             runs[way].append(once(path, way, options))
             sums.add(runs[way][-1]["sha256"])
     middle = {}
-    print(f"table of {os.path.getsize(path) / 1e9:.1f} GB F16{' (sparse)' if options.sparse else ''}, rows of "
+    print(f"table of {os.path.getsize(path) / 1e9:.1f} GB F16, rows of "
           f"{2 * options.columns} bytes, {options.batches} batches of {options.rows}, cgroup of {options.limit}, budget "
           f"{options.budget}, medians of {options.rounds}")
     for way in WAYS:
@@ -169,7 +168,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", default="4GB", help="of the table (4GB)")
     parser.add_argument("--columns", type=int, default=1024, help="of a row (1024: 2 KiB)")
-    parser.add_argument("--sparse", action="store_true")
     parser.add_argument("--rows", type=int, default=64, help="in a batch (64)")
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--limit", default="1G", help="of memory: a size, or a part of the file (1G)")
@@ -190,10 +188,9 @@ def main():
         print(f"memory cgroups: {error}")
         sys.exit(77)
     os.makedirs(options.dir, exist_ok=True)
-    path = os.path.join(options.dir, f"rows-{options.size}-{options.columns}{'-sparse' if options.sparse else ''}.gguf")
+    path = os.path.join(options.dir, f"rows-{options.size}-{options.columns}.gguf")
     if not os.path.exists(path):
-        make(path, int(float(options.size[:-2]) * {"MB": 10**6, "GB": 10**9}[options.size[-2:]]), options.columns,
-             options.sparse)
+        make(path, int(float(options.size[:-2]) * {"MB": 10**6, "GB": 10**9}[options.size[-2:]]), options.columns)
     compare(path, options)
 
 
