@@ -141,6 +141,43 @@ bool efs_file_reads_pages(struct efs *fs, uint32_t file, uint64_t offset);
 errint_t efs_tensor_rows(const struct efs_tensor *tensor, uint64_t row, uint32_t *count, void *scratch,
                          const void **rows, struct efs_error *err);
 
+/* ---- which file has which bytes ---------------------------------------------------------------------------------- */
+
+/* A tensor of the checkpoint with the matrices of all experts of a layer in their order, as in GGUF. */
+struct efs_stacked {
+    const char *name; /* name_bytes, not terminated; in the store */
+    uint32_t name_bytes;
+    uint32_t layer, experts;
+    uint32_t file;          /* of the store */
+    uint64_t offset, bytes; /* of all experts, in that file */
+};
+/* The stacked tensors of the model that has the experts of the store, of stack ""; the caller frees the list. -ENOMEM. */
+errint_t efs_stacked_list(const struct efs_store *store, struct efs_stacked **list, uint32_t *count);
+/*
+ * Whether [offset, offset + bytes) of a file of the store are the bytes at fd_offset of the open file fd, which may be
+ * open with O_DIRECT. Of a packed store the whole range of fd is read and compared with the checksums of the store,
+ * which is not read; of a store that is served in place fd must be the file itself. Blocks. Any thread. 0: the same;
+ * -ESTALE: they differ; -ENODATA: not known (another file, or the range divides a shard); -EINVAL, -ENOMEM, -errno.
+ */
+errint_t efs_same_bytes(const struct efs_store *store, uint32_t file, uint64_t offset, uint64_t bytes, int fd,
+                        uint64_t fd_offset);
+/*
+ * Results of efs_same_bytes() that are kept in the state directory, so that a file is read only once. They hold for the
+ * file's device, inode, size and times. efs_same_known(): 1: the same, -ESTALE: they differ, 0: not known.
+ * efs_same_remember() records a result; it does nothing if the file changed less than two seconds ago, because a later
+ * change could leave the same times. Errors are ignored: the range is compared again. Any thread; block.
+ */
+struct efs_same_range {
+    uint32_t file; /* of the store */
+    uint64_t offset, bytes, fd_offset;
+};
+struct stat;
+int efs_same_known(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range);
+void efs_same_remember(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range, bool same);
+/* Records that the files of src are those of the store that was packed from it; not files that changed since `began`,
+ * a time of CLOCK_REALTIME before packing. */
+void efs_same_remember_packed(const char *src, const char *store_path, const struct timespec *began);
+
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /*

@@ -225,6 +225,35 @@ static void render_readers(struct efsd *daemon, FILE *out)
     daemon->print_readers(daemon, out);
 }
 
+/* The inode of a file of the checkpoint; 0: none. */
+static uint64_t file_inode(const struct efsd *daemon, uint32_t file)
+{
+    for (uint32_t node = 0; node < daemon->tree.count; node++)
+        if (daemon->tree.nodes[node].kind == EFSD_FILE && daemon->tree.nodes[node].id == file)
+            return node + FUSE_ROOT_ID;
+    return 0;
+}
+
+static void render_tensors(struct efsd *daemon, FILE *out)
+{
+    struct efs_stacked *list;
+    uint32_t count;
+    fprintf(out, "%-8s %15s %15s %8s %6s name\n", "inode", "offset", "bytes", "experts", "layer");
+    if (efs_stacked_list(efs_get_store(daemon->fs), &list, &count) < 0)
+        return;
+    uint64_t inode = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        char name[512];
+        inode = i > 0 && list[i].file == list[i - 1].file ? inode : file_inode(daemon, list[i].file);
+        snprintf(name, sizeof(name), "%.*s", (int)list[i].name_bytes, list[i].name);
+        fprintf(out, "%-8llu %15llu %15llu %8u %6u ", U(inode), U(list[i].offset), U(list[i].bytes), list[i].experts,
+                list[i].layer);
+        efs_print_escaped(out, name);
+        fputc('\n', out);
+    }
+    free(list);
+}
+
 static const struct {
     const char *name;
     void (*render)(struct efsd *daemon, FILE *out); /* NULL: the engine generates it, efs_describe() */
@@ -247,6 +276,7 @@ static const struct {
     [EFSD_CONTROL_CLIENTS] = {"clients", render_clients},
     [EFSD_CONTROL_LOG] = {"log", render_log},
     [EFSD_CONTROL_READERS] = {"readers", render_readers},
+    [EFSD_CONTROL_TENSORS] = {"tensors", render_tensors},
 };
 
 const char *efsd_control_name(enum efsd_control file)

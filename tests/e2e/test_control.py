@@ -13,7 +13,7 @@ mount = Mount(store, "budget=256M")
 
 check("the names", sorted(os.listdir(mount / ".expertfs")) == [
     "clients", "config", "experts", "handout", "hint", "log", "metrics", "plan", "pools", "predict", "profile", "readers", "recent", "sched",
-    "stat", "trace", "version", "want"])
+    "stat", "tensors", "trace", "version", "want"])
 check("they are listed in the root", ".expertfs" in os.listdir(mount.path))
 check("their size is told as 0", os.stat(mount / ".expertfs/stat").st_size == 0)
 check("nothing was asked for: an empty trace", open(mount / ".expertfs/trace", "rb").read() == b"")

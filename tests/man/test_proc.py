@@ -67,6 +67,7 @@ same("sched: kinds", values(section("SCHED"), "Cm"), {line.split()[0] for line i
 same("recent", ["seconds"] + [name for name in counters + gauges if name != "fuse_log_lost"], names("recent"))
 same("clients: columns", values(section("CLIENTS")), head("clients"))
 same("readers: columns", values(section("READERS")), head("readers"))
+same("tensors: columns", values(section("TENSORS")), head("tensors"))
 same("want", values(section("WANT")), names("want"))
 same("hint", values(section("WANT")), names("hint"))
 table = mount.control("predict").splitlines()

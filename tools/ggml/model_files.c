@@ -26,20 +26,21 @@ errint_t efsg_file_at(const void *address, struct efsg_file *file)
     if (!maps)
         return -errno;
     while (rc == -ENOENT && getline(&line, &room, maps) > 0) {
-        unsigned long begin, end, offset;
+        unsigned long begin, end, offset, inode;
         int at = 0;
-        if (sscanf(line, "%lx-%lx %*s %lx %*s %*s %n", &begin, &end, &offset, &at) < 3 || (uintptr_t)address < begin ||
-            (uintptr_t)address >= end)
+        if (sscanf(line, "%lx-%lx %*s %lx %*s %lu %n", &begin, &end, &offset, &inode, &at) < 4 ||
+            (uintptr_t)address < begin || (uintptr_t)address >= end)
             continue;
         line[strcspn(line, "\n")] = '\0';
-        struct stat st;
-        if (at == 0 || line[at] != '/' || strlen(line + at) >= sizeof(file->path) || stat(line + at, &st) < 0)
+        /* the inode: the path may lead to another file by now */
+        if (at == 0 || line[at] != '/' || strlen(line + at) >= sizeof(file->path) || stat(line + at, &file->st) < 0 ||
+            file->st.st_ino != inode)
             break;
         strcpy(file->path, line + at);
         file->base = (const uint8_t *)begin; // NOLINT: an address as text
         file->mapped = end - begin;
         file->offset = offset;
-        file->bytes = (uint64_t)st.st_size;
+        file->bytes = (uint64_t)file->st.st_size;
         rc = 0;
     }
     free(line);

@@ -18,6 +18,7 @@
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
+#include <sys/stat.h>
 
 /* ---- the host ggml (host.c) ---- */
 
@@ -72,6 +73,7 @@ struct efsg_file {
     uint64_t offset;     /* of base in the file */
     size_t mapped;       /* bytes of the mapping */
     uint64_t bytes;      /* of the file */
+    struct stat st;
 };
 /* The file that is mapped at address, from /proc/self/maps. -ENOENT: no file is mapped there. */
 errint_t efsg_file_at(const void *address, struct efsg_file *file);
@@ -148,8 +150,7 @@ struct efsg_weight {
 };
 /*
  * The weight of a tensor of a mapped file; the caller frees it. NULL: not a tensor of experts, or it differs from the
- * source's in shape, type or a sample of its bytes, which has been logged. The sample is compared only for a store
- * opened in this process. Blocks: reads an expert of the layer.
+ * source's in shape, type or bytes, which has been logged. Blocks: reads an expert of the layer; efsg_same_experts().
  */
 struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efsg_file *file,
                                     const struct ggml_tensor *tensor);
@@ -163,11 +164,37 @@ const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, co
 
 /* The store that is open in this process; NULL: a mount. */
 struct efs *efsg_source_fs(struct efsg_source *source);
-/* The number of the store's file of the same size as the mapped file and with the same bytes in [offset, offset +
- * bytes). Blocks. UINT32_MAX: none, a read error, or a mount. */
-uint32_t efsg_source_file(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes);
-/* Whether there is such a file; for a mount, whether the mapped file is on it. */
-bool efsg_source_matches(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes);
+/* The number of the store's file that has [offset, offset + bytes) of the mapped file at the same place. Blocks.
+ * UINT32_MAX: none, a read error, or a mount. */
+uint32_t efsg_source_file(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, uint64_t bytes);
+bool efsg_source_is_mount_of(const struct efsg_source *source, const struct efsg_file *file);
+/* Whether the source's experts of a layer are those of the tensor, as efsg_same_experts(). Blocks. */
+errint_t efsg_source_same_experts(struct efsg_source *source, const struct efsg_file *file,
+                                  const struct ggml_tensor *tensor, uint32_t layer, struct efs_error *err);
+
+/* ---- which bytes are the source's (identity.c) ---- */
+
+/* Where the tensors that hold all experts of a layer are in the source's files. */
+struct efsg_places {
+    struct efsg_place *place;
+    uint32_t count;
+};
+struct efs_store;
+struct efsg_places *efsg_places_of_store(const struct efs_store *store); /* NULL: no memory */
+/* By .expertfs/tensors of a mount. NULL: it has no such file, it is on another device, or no memory. */
+struct efsg_places *efsg_places_of_mount(const char *mount, uint64_t device);
+void efsg_places_free(struct efsg_places *places); /* NULL is allowed */
+/*
+ * Whether the experts of a layer in places are the matrices of a tensor of the mapped file. store: NULL for a mount,
+ * which the file must be on: it is the same file and offset. Else the mapped file must be the one that the store serves
+ * in place, or have all bytes of the tensor, by efs_same_bytes(); the result is remembered. Blocks: may read the tensor.
+ * 0; -ENOENT: no such tensor; -ESTALE: other weights; -ENODATA, -errno: not known. err has the reason.
+ */
+errint_t efsg_same_experts(const struct efsg_places *places, const struct efs_store *store,
+                           const struct efsg_file *file, const struct ggml_tensor *tensor, uint32_t layer,
+                           struct efs_error *err);
+/* As efsg_source_file(), for a store. */
+uint32_t efsg_same_file(struct efs *fs, const struct efsg_file *file, uint64_t offset, uint64_t bytes);
 
 /* ---- read-ahead of mapped models (mmap_populate.c) ---- */
 
@@ -200,7 +227,7 @@ void efsg_tables_free(struct efsg_tables *tables);
 bool efsg_table_is_large(const struct ggml_tensor *w);
 /* Records that an operation reads all of a tensor: a table that is also the output matrix stays in memory. */
 void efsg_table_read_whole(const struct ggml_tensor *w);
-/* Whether the backend computes a GET_ROWS node. The first time for a table blocks: it compares 4 KiB with the store. */
+/* Whether the backend computes a GET_ROWS node. The first time for a table blocks: it may compare it with the store. */
 bool efsg_table_takes(const struct ggml_tensor *op);
 /* Bytes of the tables of a model of the source that are left on disk. */
 uint64_t efsg_tables_bytes(const struct efsg_source *source);

@@ -3,7 +3,6 @@
 #include "plugin.h"
 
 #include "expertfs-private.h"
-#include "read_wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +24,9 @@
 struct efsg_source {
     struct efsg_source *next;
     char path[4096];
+    uint64_t device; /* of path, when it was opened: another mount there is another source */
     struct efs_client *client;
+    struct efsg_places *places; /* NULL: not known, so that no tensor is the source's */
     unsigned refs;
     bool hinted;                /* prefetch is on */
     uint64_t expert_bytes;      /* mean decoded size of an expert; 0: a mount */
@@ -140,7 +141,7 @@ static void source_find_expert_bytes(struct efsg_source *source)
     source->expert_bytes = info.experts ? info.expert_raw_bytes / info.experts : 0;
 }
 
-static struct efsg_source *source_open(const char *path)
+static struct efsg_source *source_open(const char *path, uint64_t device)
 {
     const char *budget = source_budget();
     struct efs_client_options options = {.coded_only = true, .warm = true, .log = source_log};
@@ -154,9 +155,12 @@ static struct efsg_source *source_open(const char *path)
     }
     options.prefetch = getenv("EXPERTFS_PREFETCH");
     strcpy(source->path, path);
+    source->device = device;
     source->refs = 1;
     if (efs_client_open(path, &options, &source->client, &err) < 0)
         goto failed;
+    struct efs *fs = efs_client_fs(source->client);
+    source->places = fs ? efsg_places_of_store(efs_get_store(fs)) : efsg_places_of_mount(path, device);
     source->hinted = source_prefetches(source, options.prefetch);
     source_find_expert_bytes(source);
     source_limit_budget(source);
@@ -172,6 +176,7 @@ struct efsg_source *efsg_source_get(const struct efsg_file *file)
     char path[sizeof(file->path)];
     const char *store = getenv("EXPERTFS_STORE");
     struct efsg_source *source;
+    struct stat st;
     if (store && *store) {
         if (strlen(store) >= sizeof(path))
             return NULL;
@@ -181,12 +186,14 @@ struct efsg_source *efsg_source_get(const struct efsg_file *file)
         if (!efsg_mount_of(path))
             return NULL;
     }
+    const uint64_t device = stat(path, &st) == 0 ? st.st_dev : 0;
     pthread_mutex_lock(&lock);
-    for (source = sources; source && strcmp(source->path, path) != 0; source = source->next)
+    for (source = sources; source && (strcmp(source->path, path) != 0 || source->device != device);
+         source = source->next)
         ;
     if (source) {
         source->refs++;
-    } else if ((source = source_open(path))) {
+    } else if ((source = source_open(path, device))) {
         source->next = sources;
         sources = source;
     }
@@ -216,6 +223,7 @@ void efsg_source_put(struct efsg_source *source)
     if (!last)
         return;
     efs_client_close(source->client);
+    efsg_places_free(source->places);
     free(source);
 }
 
@@ -315,45 +323,22 @@ bool efsg_source_has_layer(struct efsg_source *source, uint32_t layer)
     return fs && efs_experts_find(fs, "", layer, &first, 1, NULL) == 0;
 }
 
-/* Reads by pread() without read-ahead: a page fault in the mapping would read around the address, more than the size of
- * some experts. */
-static bool read_file(const struct efsg_file *file, uint64_t offset, uint8_t *room, size_t bytes)
-{
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-    bool whole = offset <= INT64_MAX && pread(fd, room, bytes, (off_t)offset) == (ssize_t)bytes;
-    close(fd);
-    return whole;
-}
-
-static bool same_bytes(struct efs *fs, uint32_t number, const uint8_t *want, uint64_t offset, uint8_t *room,
-                       size_t bytes)
-{
-    return tools_read_wait(fs, number, NULL, offset, room, bytes) == 0 && memcmp(room, want, bytes) == 0;
-}
-
-uint32_t efsg_source_file(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)
+uint32_t efsg_source_file(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, uint64_t bytes)
 {
     struct efs *fs = efs_client_fs(source->client);
-    struct efs_file_info info;
-    uint32_t found = UINT32_MAX;
-    uint8_t *room = fs ? malloc(2 * bytes) : NULL;
-    bool read = room && read_file(file, offset, room, bytes);
-    for (uint32_t f = 0; read && found == UINT32_MAX && f < efs_file_count(fs); f++)
-        if (efs_file_info(fs, f, &info) == 0 && info.kind == EFS_FILE_CHECKPOINT && info.bytes == file->bytes &&
-            same_bytes(fs, f, room, offset, room + bytes, bytes))
-            found = f;
-    free(room);
-    return found;
+    return fs ? efsg_same_file(fs, file, offset, bytes) : UINT32_MAX;
 }
 
-bool efsg_source_matches(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)
+bool efsg_source_is_mount_of(const struct efsg_source *source, const struct efsg_file *file)
 {
-    if (!efs_client_fs(source->client)) { /* EXPERTFS_STORE may name a mount other than the file's */
-        struct stat mount, mapped;
-        return stat(source->path, &mount) == 0 && stat(file->path, &mapped) == 0 && mount.st_dev == mapped.st_dev;
-    }
-    return efsg_source_file(source, file, offset, bytes) != UINT32_MAX;
+    return !efs_client_fs(source->client) && source->device == file->st.st_dev;
+}
+
+errint_t efsg_source_same_experts(struct efsg_source *source, const struct efsg_file *file,
+                                  const struct ggml_tensor *tensor, uint32_t layer, struct efs_error *err)
+{
+    struct efs *fs = efs_client_fs(source->client);
+    if (!fs && source->device != file->st.st_dev) /* EXPERTFS_STORE may name a mount other than the file's */
+        return efs_fail(err, -ESTALE, "%s: is not on the mount %s", file->path, source->path);
+    return efsg_same_experts(source->places, fs ? efs_get_store(fs) : NULL, file, tensor, layer, err);
 }

@@ -14,7 +14,6 @@
 
 #define TABLE_BYTES_MIN (64u << 20) /* smaller tables are left in memory */
 #define ROWS_AT_ONCE 256u           /* reads in flight */
-#define SAMPLE_BYTES 4096u
 
 struct table {
     struct table *next;
@@ -87,20 +86,19 @@ static struct efsg_tables *tables_at(const struct ggml_tensor *w)
     return t;
 }
 
-/* Caller holds lock. Finds the table's file in the store, by a sample, or opens the file of the mount. */
+/* Caller holds lock. Finds the table's file in the store, or opens the file of the mount. */
 static void table_find(struct efsg_tables *tables, struct table *t, uint64_t begin)
 {
-    const uint64_t middle = begin + t->bytes / 2;
-    t->file = efsg_source_file(tables->source, &tables->file, middle, SAMPLE_BYTES);
+    t->file = efsg_source_file(tables->source, &tables->file, begin, t->bytes);
     t->readable = t->file != UINT32_MAX;
-    if (efsg_source_fs(tables->source) || !efsg_source_matches(tables->source, &tables->file, middle, SAMPLE_BYTES))
+    if (!efsg_source_is_mount_of(tables->source, &tables->file))
         return;
     if (!tables->mount)
         tables->mount = efsg_mount_rows_open(tables->file.path);
     t->readable = tables->mount != NULL;
 }
 
-/* Caller holds lock. Finds or adds the table, which compares a sample with the store. NULL: no memory. */
+/* Caller holds lock. Finds or adds the table, which may compare it with the store. NULL: no memory. */
 static struct table *table_of(struct efsg_tables *tables, const struct ggml_tensor *w)
 {
     struct table *t = tables->tables;

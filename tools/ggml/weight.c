@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * weight.c - finds the tensors of a model that are experts of the source: by name (blk.3.ffn_up_exps.weight is layer
- * 3), type, shape and a sample of the bytes in the file, because all models of an architecture have the same names and
- * shapes.
+ * 3), type and shape, and by their bytes (identity.c).
  */
 #include "plugin.h"
 
@@ -10,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define SAMPLE_BYTES 4096u
 
 /* The layer in a tensor's name; -1: not the name of a tensor of experts. */
 static int layer_of(const char *name)
@@ -71,7 +68,7 @@ static errint_t choose_kernel(struct efsg_weight *weight, const struct efs_tenso
                : efs_fail(err, rc, "this ggml has no kernels for %s", efsg_host.type_name(type));
 }
 
-/* Checks the layer's last expert, whose existence implies that of all before it. Logs a warning on failure. */
+/* Checks that the tensor's bytes are the source's, and the form of the layer's last expert. Logs a warning on failure. */
 static bool weight_checked(struct efsg_weight *weight, const struct efsg_file *file, const struct ggml_tensor *tensor)
 {
     struct efs_need need = {.expert = weight->experts - 1, .tokens = 1};
@@ -79,7 +76,9 @@ static bool weight_checked(struct efsg_weight *weight, const struct efsg_file *f
     struct efs_error err = {""};
     const struct efs_tensor *tensors, *matrix = NULL;
     uint32_t count;
-    errint_t rc = efsg_source_begin(weight->source, weight->layer, &need, 1, &request, &err);
+    errint_t rc = efsg_source_same_experts(weight->source, file, tensor, weight->layer, &err);
+    if (rc == 0)
+        rc = efsg_source_begin(weight->source, weight->layer, &need, 1, &request, &err);
     if (rc == 0)
         rc = efs_client_wait(request);
     if (rc == 0)
@@ -89,13 +88,6 @@ static bool weight_checked(struct efsg_weight *weight, const struct efsg_file *f
     if (rc == 0)
         rc = choose_kernel(weight, matrix, &err);
     efs_client_release(request);
-    if (rc == 0) {
-        uint64_t begin = file->offset + (uint64_t)((const uint8_t *)tensor->data - file->base);
-        uint64_t bytes = (uint64_t)tensor->nb[2], middle = begin + need.expert * bytes + bytes / 2;
-        size_t sample = bytes / 2 < SAMPLE_BYTES ? (size_t)(bytes / 2) : SAMPLE_BYTES;
-        if (!efsg_source_matches(weight->source, file, middle, sample))
-            rc = efs_fail(&err, -ENOENT, "%s has other weights", file->path);
-    }
     if (rc < 0)
         efsg_log(GGML_LOG_LEVEL_WARN, "%s is left to the processor: %s", weight->name,
                  err.text[0] ? err.text : strerror(-rc));

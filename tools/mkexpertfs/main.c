@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BF16_BYTES 2
@@ -186,6 +187,8 @@ int main(int argc, char **argv)
     a.options.progress = tools_progress_report;
     a.options.progress_arg = &progress;
     bool done = true;
+    struct timespec began;
+    clock_gettime(CLOCK_REALTIME, &began);
     errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? tools_reclaim_unfinished(a.src, a.out, &err) : 0;
     if (rc == 0 && a.reclaim.mode <= RECLAIM_BEGIN)
         rc = refuse_mount(a.src, &err);
@@ -199,6 +202,8 @@ int main(int argc, char **argv)
         return report_failure(&a, rc, &err);
     if (!done)
         return EXIT_SUCCESS;
+    if (a.reclaim.mode == RECLAIM_NONE)
+        efs_same_remember_packed(a.src, a.out, &began);
     if (report.warning[0])
         fprintf(stderr, "mkexpertfs: warning: %s: %s\n", a.src ? a.src : a.out, report.warning);
     for (const char *line = report.notice; *line && !a.quiet; line += strspn(line, "\n")) {

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * same_known.c - which files have the bytes of a store: rows of same-HASH.txt in the state directory, appended by one
+ * write each. A row that is not whole, or of another file, is not used.
+ */
+#include "state_file.h"
+
+#include "expertfs-private.h"
+#include "store.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define FILE_BYTES_MAX (1u << 20) /* then it starts anew */
+#define SETTLED_SECONDS 2
+
+struct row {
+    bool same;
+    uint64_t device, inode, size, mtime_ns, ctime_ns;
+    struct efs_same_range range;
+};
+
+static uint64_t ns_of(const struct timespec *t)
+{
+    return (uint64_t)t->tv_sec * UINT64_C(1000000000) + (uint64_t)t->tv_nsec;
+}
+
+static struct row row_of(const struct stat *st, const struct efs_same_range *range, bool same)
+{
+    return (struct row){same,          st->st_dev,          st->st_ino, (uint64_t)st->st_size, ns_of(&st->st_mtim),
+                        ns_of(&st->st_ctim), *range};
+}
+
+static bool same_file(const struct row *a, const struct row *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->size == b->size && a->mtime_ns == b->mtime_ns &&
+           a->ctime_ns == b->ctime_ns && a->range.file == b->range.file &&
+           a->range.offset - a->range.fd_offset == b->range.offset - b->range.fd_offset;
+}
+
+static bool covers(const struct efs_same_range *all, const struct efs_same_range *part)
+{
+    uint64_t end, all_end;
+    return !__builtin_add_overflow(part->offset, part->bytes, &end) &&
+           !__builtin_add_overflow(all->offset, all->bytes, &all_end) && all->offset <= part->offset && end <= all_end;
+}
+
+static bool row_read(const char *line, struct row *row)
+{
+    char verdict[8];
+    int end = 0;
+    int n = sscanf(line,
+                   "%7s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu32 " %" SCNu64 " %" SCNu64
+                   " %" SCNu64 "%n",
+                   verdict, &row->device, &row->inode, &row->size, &row->mtime_ns, &row->ctime_ns, &row->range.file,
+                   &row->range.offset, &row->range.fd_offset, &row->range.bytes, &end);
+    row->same = n == 10 && strcmp(verdict, "same") == 0;
+    return n == 10 && line[end] == '\n' && (row->same || strcmp(verdict, "other") == 0);
+}
+
+int efs_same_known(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range)
+{
+    char path[EFS_STATE_PATH_BYTES];
+    const struct row want = row_of(st, range, true);
+    struct row row;
+    int known = 0;
+    FILE *file = efs_state_path("same", content_hash, "txt", path, sizeof(path), NULL) == 0 ? fopen(path, "re") : NULL;
+    char line[512];
+    while (file && known != -ESTALE && fgets(line, sizeof(line), file)) {
+        if (!row_read(line, &row) || !same_file(&row, &want))
+            continue;
+        if (row.same && covers(&row.range, range))
+            known = 1;
+        else if (!row.same && covers(range, &row.range))
+            known = -ESTALE;
+    }
+    if (file)
+        fclose(file);
+    return known;
+}
+
+static bool settled(const struct stat *st)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return st->st_ctim.tv_sec + SETTLED_SECONDS < now.tv_sec && st->st_mtim.tv_sec + SETTLED_SECONDS < now.tv_sec;
+}
+
+void efs_same_remember(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range, bool same)
+{
+    char path[EFS_STATE_PATH_BYTES], line[512];
+    const struct row row = row_of(st, range, same);
+    struct stat now;
+    if (!settled(st) || efs_state_path("same", content_hash, "txt", path, sizeof(path), NULL) < 0)
+        return;
+    const int n = snprintf(line, sizeof(line),
+                           "%s %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu32 " %" PRIu64
+                           " %" PRIu64 " %" PRIu64 "\n",
+                           same ? "same" : "other", row.device, row.inode, row.size, row.mtime_ns, row.ctime_ns,
+                           range->file, range->offset, range->fd_offset, range->bytes);
+    if (n < 0 || (size_t)n >= sizeof(line))
+        return;
+    int fd = efs_sys_open(path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
+    if (fd >= 0 && efs_sys_fstat(fd, &now) == 0 && now.st_size < FILE_BYTES_MAX) {
+        (void)efs_sys_pwrite(fd, line, (size_t)n, 0); /* O_APPEND: at the end */
+    } else if (fd >= 0 || fd == -ENOENT) {
+        (void)efs_state_save(path, line, (size_t)n, NULL); /* also makes the directory */
+    }
+    if (fd >= 0)
+        efs_sys_close(fd);
+}
+
+static bool is_before(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec < b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec < b->tv_nsec);
+}
+
+/* src: a folder, or one of the files in the folder that the store's paths are relative to. */
+static void remember_file(const struct efs_store *store, uint32_t number, const char *src, bool folder,
+                          const struct timespec *began)
+{
+    const struct efs_disk_file *f = &store->files[number];
+    const char *name = strrchr(src, '/');
+    const int above = folder ? (int)strlen(src) : name ? (int)(name - src) : 1;
+    char path[EFS_STATE_PATH_BYTES];
+    struct stat st;
+    const int n = snprintf(path, sizeof(path), "%.*s/%.*s", above, folder || name ? src : ".", (int)f->path_bytes,
+                           store->strings + f->path_offset);
+    if (n < 0 || (size_t)n >= sizeof(path) || stat(path, &st) < 0 || !S_ISREG(st.st_mode) ||
+        (uint64_t)st.st_size != f->bytes || !is_before(&st.st_mtim, began) || !is_before(&st.st_ctim, began))
+        return;
+    efs_same_remember(store->sb.content_hash, &st, &(struct efs_same_range){.file = number, .bytes = f->bytes}, true);
+}
+
+void efs_same_remember_packed(const char *src, const char *store_path, const struct timespec *began)
+{
+    struct efs_store *store;
+    struct stat st;
+    if (stat(src, &st) < 0 || efs_store_open_file(store_path, &store, NULL) < 0)
+        return;
+    for (uint32_t f = 0; f < store->file_count; f++)
+        remember_file(store, f, src, S_ISDIR(st.st_mode), began);
+    efs_store_close(store);
+}
