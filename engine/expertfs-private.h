@@ -151,7 +151,8 @@ struct efs_stacked {
     uint32_t file;          /* of the store */
     uint64_t offset, bytes; /* of all experts, in that file */
 };
-/* The stacked tensors of the model that has the experts of the store, of stack ""; the caller frees the list. -ENOMEM. */
+/* The stacked tensors of the model that has the experts of the store, of stack ""; the caller frees the list. -ENOMEM.
+ */
 errint_t efs_stacked_list(const struct efs_store *store, struct efs_stacked **list, uint32_t *count);
 /*
  * Whether [offset, offset + bytes) of a file of the store are the bytes at fd_offset of the open file fd, which may be
@@ -174,9 +175,9 @@ struct efs_same_range {
 struct stat;
 int efs_same_known(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range);
 void efs_same_remember(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range, bool same);
-/* Records that the files of src are those of the store that was packed from it; not files that changed since `began`,
+/* Records that the files of src are those of the store that was packed from it; not files that changed since `start`,
  * a time of CLOCK_REALTIME before packing. */
-void efs_same_remember_packed(const char *src, const char *store_path, const struct timespec *began);
+void efs_same_remember_packed(const char *src, const char *store_path, const struct timespec *start);
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
@@ -221,9 +222,9 @@ bool efs_reclaim_unfinished(const char *out);
 /* The checks of efs_pack() with options->weights that do not read weights: fails if weights or parts of them are
  * missing, or present twice. -ENODATA, -EUCLEAN, -ENOENT, ... */
 errint_t efs_pack_check(const char *src, struct efs_error *err);
-/* Whether src, a directory or a file, has the names, sizes and bytes of all files that were packed into the store. Reads
- * src up to the first difference; blocks. progress may be NULL. 0; -ESTALE: it has not, and err names the file; -EINVAL:
- * the store is not packed; -ECANCELED; -errno. */
+/* Whether src, a directory or a file, has the names, sizes and bytes of all files that were packed into the store.
+ * Reads src up to the first difference; blocks. progress may be NULL. 0; -ESTALE: it has not, and err names the file;
+ * -EINVAL: the store is not packed; -ECANCELED; -errno. */
 errint_t efs_pack_compare(const char *src, const struct efs_store *store, efs_progress_fn *progress, void *progress_arg,
                           struct efs_error *err);
 /* If no experts were found, a warning with the names of the largest tensors and a hint; else "". done: "packed" or
@@ -275,8 +276,8 @@ void efs_print_escaped(FILE *out, const char *text);
 /* The absolute path of an existing file, without symbolic links; the caller frees it; NULL after an error. -EXDEV: no
  * other path than the given one leads to the file. Errors of realpath(3). */
 errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *err);
-/* The same of what efs_store_open() opens. A checkpoint's file keeps the name in path, which may be a link: in caches of
- * the Hugging Face Hub the target has a checksum for a name. */
+/* The same of what efs_store_open() opens. A checkpoint's file keeps the name in path, which may be a link: in caches
+ * of the Hugging Face Hub the target has a checksum for a name. */
 errint_t efs_source_path(const char *path, char **absolute, struct efs_error *err);
 
 /* -ECHILD: fs was opened by the process from which this one was forked; then only efs_close() works. */

@@ -37,7 +37,8 @@ static const uint8_t *read_at(int fd, uint64_t offset, size_t bytes, uint8_t *ro
     return room + skip;
 }
 
-/* Compares the shards of an object that make up bytes [begin, end) of it; at: the offset of `begin` in the other file. */
+/* Compares the shards of an object that make up bytes [begin, end) of it; at: the offset of `begin` in the other file.
+ */
 static errint_t same_shards(const struct range *r, const struct efs_disk_object *o, uint64_t begin, uint64_t end,
                             uint64_t at)
 {

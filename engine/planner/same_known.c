@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define FILE_BYTES_MAX (1u << 20) /* then it starts anew */
+#define FILE_BYTES_MAX (1u << 20) /* a larger one is replaced */
 #define SETTLED_SECONDS 2
 
 struct row {
@@ -34,8 +34,8 @@ static uint64_t ns_of(const struct timespec *t)
 
 static struct row row_of(const struct stat *st, const struct efs_same_range *range, bool same)
 {
-    return (struct row){same,          st->st_dev,          st->st_ino, (uint64_t)st->st_size, ns_of(&st->st_mtim),
-                        ns_of(&st->st_ctim), *range};
+    return (struct row){same,  st->st_dev, st->st_ino, (uint64_t)st->st_size, ns_of(&st->st_mtim), ns_of(&st->st_ctim),
+                        *range};
 }
 
 static bool same_file(const struct row *a, const struct row *b)
@@ -108,11 +108,10 @@ void efs_same_remember(uint64_t content_hash, const struct stat *st, const struc
     if (n < 0 || (size_t)n >= sizeof(line))
         return;
     int fd = efs_sys_open(path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
-    if (fd >= 0 && efs_sys_fstat(fd, &now) == 0 && now.st_size < FILE_BYTES_MAX) {
+    if (fd >= 0 && efs_sys_fstat(fd, &now) == 0 && now.st_size < FILE_BYTES_MAX)
         (void)efs_sys_pwrite(fd, line, (size_t)n, 0); /* O_APPEND: at the end */
-    } else if (fd >= 0 || fd == -ENOENT) {
+    else if (fd >= 0 || fd == -ENOENT)
         (void)efs_state_save(path, line, (size_t)n, NULL); /* also makes the directory */
-    }
     if (fd >= 0)
         efs_sys_close(fd);
 }
@@ -124,7 +123,7 @@ static bool is_before(const struct timespec *a, const struct timespec *b)
 
 /* src: a folder, or one of the files in the folder that the store's paths are relative to. */
 static void remember_file(const struct efs_store *store, uint32_t number, const char *src, bool folder,
-                          const struct timespec *began)
+                          const struct timespec *start)
 {
     const struct efs_disk_file *f = &store->files[number];
     const char *name = strrchr(src, '/');
@@ -134,18 +133,18 @@ static void remember_file(const struct efs_store *store, uint32_t number, const 
     const int n = snprintf(path, sizeof(path), "%.*s/%.*s", above, folder || name ? src : ".", (int)f->path_bytes,
                            store->strings + f->path_offset);
     if (n < 0 || (size_t)n >= sizeof(path) || stat(path, &st) < 0 || !S_ISREG(st.st_mode) ||
-        (uint64_t)st.st_size != f->bytes || !is_before(&st.st_mtim, began) || !is_before(&st.st_ctim, began))
+        (uint64_t)st.st_size != f->bytes || !is_before(&st.st_mtim, start) || !is_before(&st.st_ctim, start))
         return;
     efs_same_remember(store->sb.content_hash, &st, &(struct efs_same_range){.file = number, .bytes = f->bytes}, true);
 }
 
-void efs_same_remember_packed(const char *src, const char *store_path, const struct timespec *began)
+void efs_same_remember_packed(const char *src, const char *store_path, const struct timespec *start)
 {
     struct efs_store *store;
     struct stat st;
     if (stat(src, &st) < 0 || efs_store_open_file(store_path, &store, NULL) < 0)
         return;
     for (uint32_t f = 0; f < store->file_count; f++)
-        remember_file(store, f, src, S_ISDIR(st.st_mode), began);
+        remember_file(store, f, src, S_ISDIR(st.st_mode), start);
     efs_store_close(store);
 }

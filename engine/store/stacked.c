@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stacked.c - the tensors that hold all experts of a layer, as in GGUF: where the experts of the model are in its files. */
+/* stacked.c - the tensors that hold all experts of a layer, as in GGUF: where the experts of the model are in its
+ * files. */
 #include "store.h"
 
 #include "expertfs-private.h"
@@ -57,7 +58,8 @@ errint_t efs_stacked_list(const struct efs_store *store, struct efs_stacked **li
     count_slices(store, slices);
     for (uint32_t g = 0; g < store->expert_count; g++) {
         const struct efs_disk_group *group = &store->groups[g];
-        for (uint32_t o = group->object_first; group->expert == 0 && o < group->object_first + group->object_count; o++) {
+        for (uint32_t o = group->object_first; group->expert == 0 && o < group->object_first + group->object_count;
+             o++) {
             const struct efs_disk_object *object = &store->objects[o];
             if (object->tensor == EFS_NONE || !is_slice(store, group, object))
                 continue;

@@ -39,9 +39,6 @@ def plugin_environment(store, budget="192M", prefetch="off"):
 def client(file, *options, store=None, plugin="path", name="out", **more):
     """Runs ggml.py; its logits are in scratch(name + ".npz")."""
     environment = plugin_environment(store, more.pop("budget", "192M"), more.pop("prefetch", "off"))
-    if more.get("dense"):
-        environment["EXPERTFS_DENSE"] = more["dense"]
-    more.pop("dense", None)
     if plugin:
         environment.update({"GGML_BACKEND_PATH": PLUGIN} if plugin == "path" else {"LD_PRELOAD": PRELOADED})
     out = scratch(name + ".npz")

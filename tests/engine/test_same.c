@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a file has the bytes of a store: a copy, one that differs in a byte, one with the bytes elsewhere; in place
- * only the file itself. What is remembered holds for a file of the same inode, size and times. */
+ * only the file itself. A remembered result holds for a file of the same inode, size and times. */
 #include "test.h"
 #include "expertfs-private.h"
 #include "fixture.h"
@@ -26,7 +26,8 @@ static int setup(void **state)
     assert_int_equal(efs_store_open(model.store, &store, &err), 0);
     for (file = 0; file < store->file_count; file++)
         if (store->files[file].path_bytes == strlen("model.safetensors") &&
-            memcmp(store->strings + store->files[file].path_offset, "model.safetensors", strlen("model.safetensors")) == 0)
+            memcmp(store->strings + store->files[file].path_offset, "model.safetensors", strlen("model.safetensors")) ==
+                0)
             break;
     assert_int_not_equal(file, store->file_count);
     bytes = store->files[file].bytes;
@@ -87,7 +88,8 @@ TEST_WITH(ranges, setup, teardown)
         if (tensor->file != file || tensor->bytes < 16)
             continue;
         assert_int_equal(efs_same_bytes(store, file, tensor->file_offset, tensor->bytes, fd, tensor->file_offset), 0);
-        assert_int_equal(efs_same_bytes(store, file, tensor->file_offset + 2, 4, fd, tensor->file_offset + 2), -ENODATA);
+        assert_int_equal(efs_same_bytes(store, file, tensor->file_offset + 2, 4, fd, tensor->file_offset + 2),
+                         -ENODATA);
     }
     close(fd);
 }
@@ -115,7 +117,8 @@ TEST_WITH(in_place, setup, teardown)
 
 TEST_WITH(known, setup, teardown)
 {
-    const struct efs_same_range all = {.file = 3, .bytes = 1000}, part = {.file = 3, .offset = 10, .fd_offset = 10, .bytes = 90};
+    const struct efs_same_range all = {.file = 3, .bytes = 1000},
+                                part = {.file = 3, .offset = 10, .fd_offset = 10, .bytes = 90};
     const struct efs_same_range shifted = {.file = 3, .offset = 10, .fd_offset = 20, .bytes = 90};
     const struct efs_same_range other = {.file = 4, .bytes = 1000}, longer = {.file = 3, .bytes = 1001};
     struct stat st = {.st_dev = 7, .st_ino = 9, .st_size = 1000, .st_mtim = {100, 5}, .st_ctim = {200, 6}}, changed;
@@ -187,7 +190,7 @@ TEST_WITH(remember_packed, setup, teardown)
     assert_int_equal(efs_same_known(info.content_hash, &st, &all), 0); /* just written */
     began.tv_sec = 1;
     efs_same_remember_packed(model.source, model.store, &began);
-    assert_int_equal(efs_same_known(info.content_hash, &st, &all), 0); /* written after packing began */
+    assert_int_equal(efs_same_known(info.content_hash, &st, &all), 0); /* written during packing */
 }
 
 TEST_MAIN(NULL, NULL)

@@ -12,9 +12,6 @@ all candidates, so that they compute the same bits, and once more as it comes (d
 in the first round only, because it is killed or swaps at most limits, and takes no part in the ratios. Where it fits, so
 does the file: then the backend leaves all to llama.cpp, which repacks with it as without.
 
---dense measures a model without experts in a quantised type, whose weights the backend reads for each token as far as
-they do not fit (EXPERTFS_DENSE=auto).
-
 --seconds ends the rounds of a limit when one more would take longer, after at least one."""
 import argparse
 import atexit
@@ -189,8 +186,6 @@ def forget(path):
 def prepare(options):
     """Creates the GGUF file, and its store unless it is quantised, if they do not exist. Returns their paths; those of a
     quantised file are the same."""
-    if options.dense:
-        return (made := dense_model(options)), made
     folder = os.path.join(options.dir, "llama-" + (options.preset or options.size)
                           + ("" if options.weights == "scaled" else "-" + os.path.basename(options.weights)))
     gguf, store = os.path.join(folder, "model.gguf"), folder + ".efs"
@@ -202,14 +197,6 @@ def prepare(options):
     if not os.path.exists(store):
         subprocess.run([tool("mkexpertfs"), "--quiet", "--force", os.path.dirname(make(gguf, options)), store], check=True)
     return gguf, store
-
-
-def dense_model(options):
-    path = os.path.join(options.dir, f"llama-dense-{options.dense}.gguf")
-    if not os.path.exists(path):
-        subprocess.run([sys.executable, os.path.join(ROOT, "tests", "clients", "dense_model.py"), path, "--type", options.dense,
-                        "--layers", "24", "--hidden", "2048", "--inner", "8192", "--vocab", "32768"], check=True)
-    return path
 
 
 def make(gguf, options):
@@ -276,8 +263,6 @@ def once(kind, gguf, store, limit_bytes, options):
             environment = preloaded() if kind in ("backend", "both") else {}
             if kind == "backend":
                 environment["EXPERTFS_STORE"] = store
-                if options.dense:
-                    environment.update({"EXPERTFS_DENSE": "auto", "GOMP_SPINCOUNT": "0"})  # see expertfs-ggml(7)
                 if options.budget:
                     environment["EXPERTFS_BUDGET"] = options.budget
             for _ in range(1 if limit_bytes else 2):
@@ -308,8 +293,6 @@ def spread(runs, measure, tokens):
 
 def wanted(measure, limit, cold, options):
     """The ratio that is wanted, as text; empty: none."""
-    if options.dense:
-        return ""
     kind = {"tokens_per_s": "quantised" if options.quantize else "BF16", "prompt_s": "prompt"}.get(measure)
     if measure == "first_s" and cold:
         least, best = FIRST
@@ -398,7 +381,6 @@ def main():
     parser.add_argument("--tokens", type=lambda text: sorted({int(n) for n in text.split(",")}), default=[24, 96],
                         help="as many are generated as the largest says; the rate is told for each (24,96)")
     parser.add_argument("--quantize", default="", help="measure the file in this type of llama.cpp, such as Q4_K_M")
-    parser.add_argument("--dense", default="", help="measure a model without experts of this type of ggml, such as Q8_0")
     parser.add_argument("--prompt", type=int, default=0, help="tokens of the prompt, drawn (0: a sentence of some twenty)")
     parser.add_argument("--weights", default="scaled", help="of mkmodel: scaled (default), normal, heavy, or a checkpoint")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
@@ -410,8 +392,6 @@ def main():
     parser.add_argument("--dir", default=WORK)
     parser.add_argument("--json", help="also write what is told into this file")
     options = parser.parse_args()
-    if options.dense:  # its vocabulary has no words
-        options.quantize, options.prompt = options.dense, options.prompt or 32
     os.makedirs(options.dir, exist_ok=True)
     try:
         Limited(None).end()

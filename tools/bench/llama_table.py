@@ -42,8 +42,6 @@ def all_rows():
     for kind in TYPES[1:]:
         for limit in LIMITS:
             rows[f"{kind}-{limit}"] = llama("--quantize", kind, "--limits", limit, "--tokens", "24")
-    for limit in LIMITS[1:]:
-        rows[f"dense-Q8_0-{limit}"] = llama("--dense", "Q8_0", "--limits", limit, "--tokens", "8")
     for limit in LIMITS:
         rows[f"BF16-{limit}"] = llama("--limits", limit, "--tokens", "24")
     return rows

@@ -85,19 +85,13 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
                 return status;
             continue;
         }
-        if (node->op == GGML_OP_MUL_MAT && efsg_dense_takes(node)) {
-            enum ggml_status status = efsg_dense_product(&b->room, node, b->threads);
-            if (status != GGML_STATUS_SUCCESS)
-                return status;
-            continue;
-        }
         if (node->op != GGML_OP_MUL_MAT_ID || !efsg_product_weight(node)) {
             efsg_log(GGML_LOG_LEVEL_ERROR, "%s is no product of experts", node->name);
             return GGML_STATUS_FAILED;
         }
         efsg_populate_remaining(node->src[0]->data);
         struct efsg_source *source = efsg_product_weight(node)->source;
-        efsg_source_adjust_budget(source, efsg_tables_bytes(source) + efsg_dense_disk_bytes(), &b->room);
+        efsg_source_adjust_budget(source, efsg_tables_bytes(source), &b->room);
         nodes[count++] = node;
     }
     return GGML_STATUS_SUCCESS;

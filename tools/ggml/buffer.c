@@ -20,7 +20,6 @@ struct buffer {
     struct efsg_source *source;
     struct efsg_routers *routers;
     struct efsg_tables *tables;
-    struct efsg_dense_file *dense;
     struct efsg_weight *weights;
 };
 
@@ -61,7 +60,6 @@ static void buffer_free(ggml_backend_buffer_t buffer)
     }
     efsg_routers_free(b->routers);
     efsg_tables_free(b->tables);
-    efsg_dense_close(b->dense);
     efsg_source_put(b->source);
     if (b->own)
         free(b->base);
@@ -80,7 +78,7 @@ static enum ggml_status buffer_init_tensor(ggml_backend_buffer_t buffer, struct 
         b->weights = w;
         tensor->extra = w;
     }
-    if (w || efsg_dense_add(b->dense, tensor) || efsg_table_is_large(tensor)) {
+    if (w || efsg_table_is_large(tensor)) {
         efsg_populate_exclude(tensor->data, tensor->nb[2] * (size_t)tensor->ne[2]);
         forget_pages(b, tensor);
     }
@@ -152,7 +150,6 @@ ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory
         (void)madvise((void *)(uintptr_t)b->file.base, b->file.mapped, MADV_RANDOM); // NOLINT: const of efsg_file
         b->routers = efsg_routers_new(b->file.base, b->file.mapped);
         b->tables = efsg_tables_new(b->source, &b->file);
-        b->dense = efsg_dense_open(b->source, &b->file);
     }
     if (!b->source)
         efsg_log(GGML_LOG_LEVEL_INFO, "experts are left to the processor: %s is on no mount of expertfs%s",

@@ -57,7 +57,6 @@ static const struct {
     {"ggml_free", offsetof(struct efsg_host, free)},
     {"ggml_new_tensor_2d", offsetof(struct efsg_host, new_tensor_2d)},
     {"ggml_new_tensor_3d", offsetof(struct efsg_host, new_tensor_3d)},
-    {"ggml_mul_mat", offsetof(struct efsg_host, mul_mat)},
     {"ggml_mul_mat_id", offsetof(struct efsg_host, mul_mat_id)},
     {"ggml_new_graph_custom", offsetof(struct efsg_host, new_graph_custom)},
     {"ggml_build_forward_expand", offsetof(struct efsg_host, build_forward_expand)},

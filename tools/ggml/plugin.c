@@ -85,11 +85,7 @@ static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor 
             return efsg_table_is_large(w) && efsg_source_expected();
         return efsg_table_takes(op);
     case GGML_OP_MUL_MAT: /* ggml queries every node before the first token, which finds routers and tables */
-        if (w && efsg_buffer_is_ours(w->buffer) && w->buffer->size == 0)
-            return efsg_dense_is_large(w) && efsg_dense_expected();
-        if (efsg_dense_takes(op))
-            return true;
-        if (w) {
+        if (w && !(efsg_buffer_is_ours(w->buffer) && w->buffer->size == 0)) {
             efsg_router_record(w);
             efsg_table_read_whole(w);
         }

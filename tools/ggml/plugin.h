@@ -44,7 +44,6 @@ struct efsg_host {
     struct ggml_tensor *(*mul_mat_id)(struct ggml_context *context, struct ggml_tensor *matrices, struct ggml_tensor *x,
                                       struct ggml_tensor *ids);
     struct ggml_cgraph *(*new_graph_custom)(struct ggml_context *context, size_t size, bool grads);
-    struct ggml_tensor *(*mul_mat)(struct ggml_context *context, struct ggml_tensor *matrix, struct ggml_tensor *x);
     void (*build_forward_expand)(struct ggml_cgraph *graph, struct ggml_tensor *tensor);
 };
 extern struct efsg_host efsg_host; /* set by efsg_host_find(), constant from then on */
@@ -98,7 +97,7 @@ struct efsg_source; /* a mount, or a store that is open in this process; has a r
  */
 struct efsg_source *efsg_source_get(const struct efsg_file *file);
 /* Whether the CPU backend computes the experts of a file of that size, or of the open models if these are larger: they
- * are less than 4/5 of the available memory, and neither EXPERTFS_BUDGET nor a size in EXPERTFS_DENSE is set. Plain
+ * are less than 4/5 of the available memory and EXPERTFS_BUDGET is not set. Plain
  * matrices in memory are at least as fast as coded ones. Only with EXPERTFS_STORE: a mount already has its memory. */
 bool efsg_source_fits_memory(uint64_t file_bytes);
 /* Whether experts of the model that is being loaded may come from a source, by the environment and the open files. */
@@ -118,7 +117,7 @@ bool efsg_source_has_layer(struct efsg_source *source, uint32_t layer); /* false
  * Called before products. Sets the budget of a store opened in this process, unless EXPERTFS_BUDGET is a size, and
  * checks it again five times a second: the available memory of the machine or cgroup, less the part of the model that
  * is not experts, which is read for each token, and less 1/16 for the page cache and later allocations. disk_bytes: of
- * that part, tables and dense weights that are left on disk. room: of the caller's backend, whose requests are released
+ * that part, tables that are left on disk. room: of the caller's backend, whose requests are released
  * before the budget is lowered. Any thread.
  */
 struct efsg_buffers;
@@ -129,13 +128,9 @@ struct efs_client *efsg_source_prefetch_client(struct efsg_source *source);
 
 /* ---- weights (weight.c) ---- */
 
-/* What ggml_tensor.extra points to: the first field of these structs. */
-enum efsg_extra { EFSG_EXPERTS, EFSG_DENSE };
-
 /* A tensor of the model with the matrices of all experts of a layer, whose products this backend computes: by
  * efs_product(), or by the host's kernels. */
 struct efsg_weight {
-    enum efsg_extra extra;
     struct efsg_weight *next;
     struct efsg_source *source;   /* of the buffer, which holds the reference */
     struct efsg_routers *routers; /* of the buffer; NULL: no memory */
@@ -187,8 +182,8 @@ void efsg_places_free(struct efsg_places *places); /* NULL is allowed */
 /*
  * Whether the experts of a layer in places are the matrices of a tensor of the mapped file. store: NULL for a mount,
  * which the file must be on: it is the same file and offset. Else the mapped file must be the one that the store serves
- * in place, or have all bytes of the tensor, by efs_same_bytes(); the result is remembered. Blocks: may read the tensor.
- * 0; -ENOENT: no such tensor; -ESTALE: other weights; -ENODATA, -errno: not known. err has the reason.
+ * in place, or have all bytes of the tensor, by efs_same_bytes(); the result is remembered. Blocks: may read the
+ * tensor. 0; -ENOENT: no such tensor; -ESTALE: other weights; -ENODATA, -errno: not known. err has the reason.
  */
 errint_t efsg_same_experts(const struct efsg_places *places, const struct efs_store *store,
                            const struct efsg_file *file, const struct ggml_tensor *tensor, uint32_t layer,
@@ -233,31 +228,6 @@ bool efsg_table_takes(const struct ggml_tensor *op);
 uint64_t efsg_tables_bytes(const struct efsg_source *source);
 /* Computes it: reads all rows at once. Blocks. An error has been logged. */
 enum ggml_status efsg_table_rows(struct efsg_memory *room, struct ggml_tensor *op);
-
-/* ---- dense weights (dense.c) ---- */
-
-struct efsg_dense_file;
-
-/* Opens a mapped file for reads of its dense weights, if EXPERTFS_DENSE is set and the source is not left alone. NULL:
- * they stay mapped. Closed before the source is put; no other thread may use its weights then; NULL is allowed. */
-struct efsg_dense_file *efsg_dense_open(struct efsg_source *source, const struct efsg_file *file);
-void efsg_dense_close(struct efsg_dense_file *file);
-/* EXPERTFS_DENSE: dense weights are read for each product, with at most `bytes` of memory; UINT64_MAX: auto, as much as
- * is available. False: not set, off, or no size, which has been logged. Any thread. */
-bool efsg_dense_setting(uint64_t *bytes);
-/* Whether dense weights of the model that is being loaded are read, by the environment and the open files. */
-bool efsg_dense_expected(void);
-/* Whether the tensor is a matrix large enough to be read for each product, of a type that the host multiplies. */
-bool efsg_dense_is_large(const struct ggml_tensor *w);
-/* Adds a tensor of the file, which is not one of experts, if it is such a matrix, and sets tensor->extra. False: it
- * stays mapped. file may be NULL. Blocks: compares 4 KiB with the file. */
-bool efsg_dense_add(struct efsg_dense_file *file, struct ggml_tensor *tensor);
-/* Whether the backend computes a MUL_MAT node. */
-bool efsg_dense_takes(const struct ggml_tensor *op);
-/* Bytes of dense weights for which no memory needs to be left, because they are read, or are in memory already. */
-uint64_t efsg_dense_disk_bytes(void);
-/* Computes it. Blocks. An error has been logged; the output is undefined then. */
-enum ggml_status efsg_dense_product(struct efsg_buffers *room, struct ggml_tensor *op, int threads);
 
 /* ---- hints (router.c) ---- */
 

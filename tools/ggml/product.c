@@ -279,9 +279,9 @@ const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op)
     if (!w || !x || !ids || !w->extra || w->view_src || !efsg_buffer_is_ours(w->buffer))
         return NULL;
     const struct efsg_weight *experts = w->extra;
-    return experts->extra == EFSG_EXPERTS && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1 &&
-                   ids->type == GGML_TYPE_I32 && ids->ne[2] == 1 && ids->ne[3] == 1 && op->type == GGML_TYPE_F32 &&
-                   op->nb[0] == sizeof(float) && op->ne[3] == 1
+    return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1 && ids->type == GGML_TYPE_I32 &&
+                   ids->ne[2] == 1 && ids->ne[3] == 1 && op->type == GGML_TYPE_F32 && op->nb[0] == sizeof(float) &&
+                   op->ne[3] == 1
                ? experts
                : NULL;
 }

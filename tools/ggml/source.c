@@ -63,9 +63,7 @@ bool efsg_source_fits_memory(uint64_t file_bytes)
     const char *store = getenv("EXPERTFS_STORE"), *budget = getenv("EXPERTFS_BUDGET");
     struct efs_memory memory;
     struct stat st;
-    uint64_t dense_bytes;
-    if (!store || !*store || (budget && *budget) || (efsg_dense_setting(&dense_bytes) && dense_bytes != UINT64_MAX) ||
-        stat(store, &st) < 0 || !S_ISREG(st.st_mode))
+    if (!store || !*store || (budget && *budget) || stat(store, &st) < 0 || !S_ISREG(st.st_mode))
         return false;
     efs_memory(&memory);
     struct efsg_open_models models;

@@ -68,7 +68,8 @@ static errint_t choose_kernel(struct efsg_weight *weight, const struct efs_tenso
                : efs_fail(err, rc, "this ggml has no kernels for %s", efsg_host.type_name(type));
 }
 
-/* Checks that the tensor's bytes are the source's, and the form of the layer's last expert. Logs a warning on failure. */
+/* Checks that the tensor's bytes are the source's, and the form of the layer's last expert. Logs a warning on failure.
+ */
 static bool weight_checked(struct efsg_weight *weight, const struct efsg_file *file, const struct ggml_tensor *tensor)
 {
     struct efs_need need = {.expert = weight->experts - 1, .tokens = 1};
@@ -131,7 +132,6 @@ struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efs
     struct efsg_weight *weight = calloc(1, sizeof(*weight));
     if (!weight)
         return NULL;
-    weight->extra = EFSG_EXPERTS;
     weight->source = source;
     weight->activation = tensor->type == GGML_TYPE_F16 ? EFS_ACTIVATION_F16 : EFS_ACTIVATION_BF16;
     weight->type = tensor->type;

@@ -187,8 +187,8 @@ int main(int argc, char **argv)
     a.options.progress = tools_progress_report;
     a.options.progress_arg = &progress;
     bool done = true;
-    struct timespec began;
-    clock_gettime(CLOCK_REALTIME, &began);
+    struct timespec start;
+    clock_gettime(CLOCK_REALTIME, &start);
     errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? tools_reclaim_unfinished(a.src, a.out, &err) : 0;
     if (rc == 0 && a.reclaim.mode <= RECLAIM_BEGIN)
         rc = refuse_mount(a.src, &err);
@@ -203,7 +203,7 @@ int main(int argc, char **argv)
     if (!done)
         return EXIT_SUCCESS;
     if (a.reclaim.mode == RECLAIM_NONE)
-        efs_same_remember_packed(a.src, a.out, &began);
+        efs_same_remember_packed(a.src, a.out, &start);
     if (report.warning[0])
         fprintf(stderr, "mkexpertfs: warning: %s: %s\n", a.src ? a.src : a.out, report.warning);
     for (const char *line = report.notice; *line && !a.quiet; line += strspn(line, "\n")) {
