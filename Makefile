@@ -415,7 +415,7 @@ TO = "$(DESTDIR)$(1)/"
 PLACES_CHECK = $(if $(word 2,$(PREFIX))$(word 2,$(LIBDIR))$(findstring $(comma),$(PREFIX)$(LIBDIR)),$(error PREFIX and LIBDIR may have neither blanks nor commas))
 install: installed
 	@:$(PLACES_CHECK)
-	install -d $(foreach d,$(PREFIX)/bin $(MKMODEL_DIR) $(SBINDIR) $(SYSCONFDIR)/expertfs $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
+	install -d $(foreach d,$(PREFIX)/bin $(MKMODEL_DIR) $(SBINDIR) $(SYSCONFDIR)/expertfs $(SYSCONFDIR)/logrotate.d $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
 	install -m 755 $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(call TO,$(PREFIX)/bin)
 	install -m 755 tools/mkmodel/mkmodel.py $(call TO,$(MKMODEL_DIR))
 	install -m 644 tools/mkmodel/families.py $(call TO,$(MKMODEL_DIR))
@@ -429,6 +429,7 @@ install: installed
 	ln -sf $(PREFIX)/bin/expertfs $(call TO,$(SBINDIR))mount.expertfs
 	sed 's,@BINDIR@,$(PREFIX)/bin,' tools/packaging/expertfs@.service.in >$(call TO,$(UNITDIR))expertfs@.service
 	install -m 644 tools/packaging/example.conf $(call TO,$(SYSCONFDIR)/expertfs)
+	install -m 644 tools/packaging/logrotate $(call TO,$(SYSCONFDIR)/logrotate.d)expertfs
 	for p in $(PROGRAMS_INSTALLED); do \
 	  install -m 644 tools/packaging/completions/bash $(call TO,$(BASHDIR))$$p && \
 	  install -m 644 tools/packaging/completions/zsh $(call TO,$(ZSHDIR))_$$p && \
@@ -448,9 +449,9 @@ uninstall:
 	rm -rf $(call TO,$(MKMODEL_DIR))
 	rm -f $(call TO,$(PREFIX)/bin)mkmodel
 	for m in $(MAN); do rm -f $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/}; done
-	rm -f $(call TO,$(UNITDIR))expertfs@.service $(call TO,$(SBINDIR))mount.expertfs $(call TO,$(SYSCONFDIR)/expertfs)example.conf
+	rm -f $(call TO,$(UNITDIR))expertfs@.service $(call TO,$(SBINDIR))mount.expertfs $(call TO,$(SYSCONFDIR)/expertfs)example.conf $(call TO,$(SYSCONFDIR)/logrotate.d)expertfs
 	@case '$(PREFIX)' in /usr|/usr/local) rmdir --ignore-fail-on-non-empty $(call TO,$(SYSCONFDIR)/expertfs) 2>/dev/null || : ;; *) cd $(call TO,$(PREFIX)) 2>/dev/null && rmdir -p --ignore-fail-on-non-empty $(patsubst $(PREFIX)/%,%,\
-	  $(filter $(PREFIX)/%,$(PREFIX)/bin $(dir $(MKMODEL_DIR)) $(SBINDIR) $(SYSCONFDIR)/expertfs $(PREFIX)/include $(LIBDIR)/pkgconfig $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR) \
+	  $(filter $(PREFIX)/%,$(PREFIX)/bin $(dir $(MKMODEL_DIR)) $(SBINDIR) $(SYSCONFDIR)/expertfs $(SYSCONFDIR)/logrotate.d $(PREFIX)/include $(LIBDIR)/pkgconfig $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR) \
 	  $(sort $(foreach m,$(MAN),$(PREFIX)/share/man/man$(lastword $(subst ., ,$(m))))))) 2>/dev/null || : ;; esac
 
 # Compiles the GPU kernels into build/gpu. The tests run the same sources on the CPU: tests/kernels/gpu_twin.h.

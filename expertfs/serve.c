@@ -219,6 +219,8 @@ static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
         rc = efs_fail(err, -errno, "pipe: %s", strerror(errno));
     if (!rc) {
         efsd_signals_handle(signal_note);
+        if (efsd_log_queue_has_file()) /* also if it is ignored, as by nohup(1) */
+            sigaction(SIGHUP, &(struct sigaction){.sa_handler = signal_note, .sa_flags = SA_RESTART}, NULL);
         rc = efsd_session_mount(daemon, err);
     }
     if (lock >= 0)
@@ -231,15 +233,31 @@ static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
     return efsd_session_start(daemon, err);
 }
 
+/* Reads the signals that were caught. Returns the first that ends the mount, or 0. SIGHUP does where it may be of a
+ * terminal that was closed: in the foreground, without a log file to open again. */
+static int caught_take(const struct efsd *daemon)
+{
+    char numbers[64];
+    ssize_t n = read(caught[0], numbers, sizeof(numbers));
+    for (ssize_t i = 0; i < n; i++)
+        if (numbers[i] != SIGHUP || (daemon->options.foreground && !efsd_log_queue_has_file()))
+            return numbers[i];
+        else
+            efsd_log_queue_reopen();
+    return 0;
+}
+
 /* Returns after a signal or after a receiving thread has exited, as on unmount. */
 static void daemon_wait(struct efsd *daemon)
 {
     struct pollfd wait[2] = {{.fd = caught[0], .events = POLLIN}, {.fd = daemon->ended_fd, .events = POLLIN}};
-    int ready, waited_ms = 0;
-    char number;
+    int waited_ms = 0, number = 0;
     efsd_recent_take(daemon);
-    while ((ready = poll(wait, 2, EFSD_RECENT_MS)) == 0 || (ready < 0 && errno == EINTR)) {
-        if (ready < 0)
+    while (!number && !wait[1].revents) {
+        int ready = poll(wait, 2, EFSD_RECENT_MS);
+        if (ready > 0 && wait[0].revents)
+            number = caught_take(daemon);
+        if (ready != 0)
             continue;
         efsd_recent_take(daemon);
         waited_ms += EFSD_RECENT_MS;
@@ -248,7 +266,7 @@ static void daemon_wait(struct efsd *daemon)
             waited_ms = 0;
         }
     }
-    if (wait[0].revents && read(caught[0], &number, 1) == 1)
+    if (number)
         efsd_log(EFS_LOG_INFO, "%s: unmounting %s", strsignal(number), daemon->options.mountpoint);
 }
 

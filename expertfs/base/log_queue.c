@@ -9,12 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <syslog.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "expertfs-private.h"
 #include "log_recent.h"
+
+#define LOG_FLAGS (O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK)
+#define LOG_MODE 0640
 
 struct queue_line {
     struct queue_line *next;
@@ -24,9 +28,9 @@ struct queue_line {
 };
 
 static struct {
-    pthread_mutex_t lock;   /* guards the whole struct */
-    pthread_cond_t changed; /* a line was added, or the last one was written */
-    bool started;
+    pthread_mutex_t lock;            /* guards the whole struct */
+    pthread_cond_t changed;          /* a line was added, or the last one was written */
+    bool started, reopen;            /* reopen: the file, before the next line */
     struct queue_line *first, *last; /* the first is being written */
     size_t bytes;
     uint64_t lost, reported; /* lines lost, and of these, lines that the log has reported as lost */
@@ -34,6 +38,7 @@ static struct {
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static int log_file = -1; /* of efsd_log_queue_file() */
+static char *log_path;    /* absolute */
 
 /* write(2) instead of stdio: a thread that blocks here must not hold a lock that exit() takes. */
 static bool line_write_fd(int fd, const char *text, size_t bytes)
@@ -104,13 +109,40 @@ static void queue_report_lost(void)
     queue_append(to_stderr ? EFSD_LOG_STDERR : LOG_WARNING, text);
 }
 
+/* Opens the file by its path again, in place of the one that was renamed. One that cannot be opened leaves the old one
+ * in use, with a message. A pipe or a device is the same after that. */
+static void file_reopen(void)
+{
+    struct stat st;
+    char text[512];
+    if (log_file < 0 || fstat(log_file, &st) < 0 || !S_ISREG(st.st_mode))
+        return;
+    int fd = open(log_path, LOG_FLAGS, LOG_MODE);
+    if (fd >= 0 && dup3(fd, log_file, O_CLOEXEC) >= 0)
+        snprintf(text, sizeof(text), "the log was opened again");
+    else
+        snprintf(text, sizeof(text), "%.400s: %s: the log stays in the file that is open", log_path, strerror(errno));
+    int priority = fd >= 0 ? LOG_INFO : LOG_ERR;
+    if (fd >= 0)
+        close(fd);
+    efsd_log_recent_add(priority, text);
+    line_write(priority, text);
+}
+
 static void *queue_run(void *arg)
 {
     (void)arg;
     pthread_mutex_lock(&queue.lock);
     for (;;) {
-        while (!queue.first)
+        while (!queue.first && !queue.reopen)
             pthread_cond_wait(&queue.changed, &queue.lock);
+        if (queue.reopen) {
+            queue.reopen = false;
+            pthread_mutex_unlock(&queue.lock);
+            file_reopen();
+            pthread_mutex_lock(&queue.lock);
+            continue;
+        }
         struct queue_line *line = queue.first;
         pthread_mutex_unlock(&queue.lock);
         bool written = line_write(line->priority, line->text);
@@ -141,11 +173,23 @@ void efsd_log_queue_put(int priority, const char *line)
 
 errint_t efsd_log_queue_file(const char *path)
 {
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
-    if (fd < 0)
-        return -errno;
-    log_file = fd;
-    return 0;
+    char *here = *path == '/' ? strdup("") : getcwd(NULL, 0);
+    int fd = here ? open(path, LOG_FLAGS, LOG_MODE) : -1;
+    errint_t rc = fd < 0 ? -errno : asprintf(&log_path, "%s%s%s", here, *here ? "/" : "", path) < 0 ? -ENOMEM : 0;
+    free(here);
+    if (rc == 0)
+        log_file = fd;
+    else if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+void efsd_log_queue_reopen(void)
+{
+    pthread_mutex_lock(&queue.lock);
+    queue.reopen = true;
+    pthread_cond_broadcast(&queue.changed);
+    pthread_mutex_unlock(&queue.lock);
 }
 
 bool efsd_log_queue_has_file(void)

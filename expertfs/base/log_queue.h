@@ -22,6 +22,8 @@ void efsd_log_queue_put(int priority, const char *line);
  * cannot be opened. */
 errint_t efsd_log_queue_file(const char *path);
 bool efsd_log_queue_has_file(void);
+/* Opens a regular file again by its path, as after it was renamed, before the next line is written. Does not wait. */
+void efsd_log_queue_reopen(void);
 /* Starts the thread, which runs until the process exits. 0 or -errno. */
 errint_t efsd_log_queue_start(void);
 /* Waits until the queue is empty, for at most a second. Call before the process exits. */

@@ -113,6 +113,12 @@ def signals():
     check("nohup in the background: it serves after SIGHUP", open(f"{path}/{large}", "rb").read() == source[large])
     detach(path)
     check("nohup in the background: umount ends it", wait_until(lambda: gone(pid)))
+    check("in the background: it mounts", run(expertfs, store, path).returncode == 0)
+    pid = daemon_of(path)
+    os.kill(pid, signal.SIGHUP)
+    check("in the background: it serves after SIGHUP", open(f"{path}/{large}", "rb").read() == source[large])
+    os.kill(pid, signal.SIGTERM)
+    check("in the background: SIGTERM ends it", wait_until(lambda: gone(pid)) and not is_mounted(path))
     for options in ("", "nopassthrough", "direct_io=off,nopassthrough"):
         print(f"-- SIGTERM with open files, options: {options or 'none'}")
         mount = Mount(store, options)

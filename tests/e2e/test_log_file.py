@@ -53,6 +53,61 @@ result = run(expertfs, "--log", log, "-o", "budget=1M", store, mnt)
 check("a start that fails: on standard error and in the file", result.returncode == 1 and "below the minimum" in result.stderr and
       re.fullmatch(LINE, lines_of(log)[-1]) and "error: " in lines_of(log)[-1] and "hint: " in lines_of(log)[-1], (result, lines_of(log)))
 
+print("-- SIGHUP, as after the file was renamed")
+
+
+def daemon():
+    with open(f"{mnt}/.expertfs/config") as file:
+        return int(re.search(r"^pid: (\d+)", file.read(), re.M).group(1))
+
+
+def set_budget(size):
+    run(expertctl, "set", mnt, f"budget={size}")
+
+
+for what, prefix in (("", ()), ("with nohup: ", ("nohup",))):
+    os.makedirs("logs")
+    result = run(*prefix, expertfs, "--log", "logs/x.log", store, mnt)
+    check(f"{what}mounts", result.returncode == 0, result)
+    for turn in range(3):
+        os.rename("logs/x.log", f"logs/x.log.{turn}")
+        set_budget(f"{1000 + 2 * turn}M")
+        check(f"{what}{turn}: before, the renamed file is written", wait_until(lambda: f"budget={1000 + 2 * turn}M" in open(f"logs/x.log.{turn}").read()))
+        os.kill(daemon(), signal.SIGHUP)
+        check(f"{what}{turn}: there is a new file", wait_until(lambda: os.path.exists("logs/x.log")))
+        set_budget(f"{1001 + 2 * turn}M")
+        check(f"{what}{turn}: which is written", wait_until(lambda: f"budget={1001 + 2 * turn}M" in open("logs/x.log").read()))
+        check(f"{what}{turn}: the renamed one is not", f"budget={1001 + 2 * turn}M" not in open(f"logs/x.log.{turn}").read())
+    check(f"{what}no line is lost", [line.split(" set ")[-1] for path in ("0", "1", "2") for line in lines_of(f"logs/x.log.{path}") if " set " in line] +
+          [line.split(" set ")[-1] for line in lines_of("logs/x.log") if " set " in line] == [f"budget={1000 + n}M" for n in range(6)])
+    os.rename("logs", "gone")
+    os.kill(daemon(), signal.SIGHUP)
+    check(f"{what}it cannot be opened: said in the old file", wait_until(lambda: "the log stays in the file that is open" in open("gone/x.log").read()))
+    check(f"{what}and by expertctl log", "No such file" in run(expertctl, "log", mnt).stdout)
+    for _ in range(200):
+        os.kill(daemon(), signal.SIGHUP)
+    check(f"{what}it is mounted", is_mounted(mnt) and open(f"{mnt}/config.json").read())
+    down(f"{what}after SIGHUP")
+    shutil.rmtree("gone")
+os.mkfifo("fifo")
+reader = os.open("fifo", os.O_RDONLY | os.O_NONBLOCK)
+mounted("a FIFO", "--log", "fifo")
+os.kill(daemon(), signal.SIGHUP)
+set_budget("1000M")
+read = []
+
+
+def fifo_has(words):
+    try:
+        read.append(os.read(reader, 65536))
+    except BlockingIOError:
+        pass
+    return words in b"".join(read)
+
+
+check("a FIFO is not opened again", wait_until(lambda: fifo_has(b"budget=1000M")) and is_mounted(mnt))
+down("a FIFO")
+
 print("-- in the foreground")
 log = scratch("foreground.txt")
 served = scratch("damaged.efs")
@@ -68,7 +123,11 @@ told = run(expertctl, "log", "-n", "1", mount.path).stdout
 check("expertctl log -n 1: one of them", told.count("\n") == 1 and told in run(expertctl, "log", mount.path).stdout, told)
 status = run(expertctl, "status", mount.path).stdout
 check("status: the damage is a problem", re.search(r"problems +\d+ damaged chunks were read: `expertctl verify ", status), status)
+os.rename(log, log + ".old")
+mount.daemon.send_signal(signal.SIGHUP)
+check("SIGHUP in the foreground: a new file", wait_until(lambda: os.path.exists(log)) and is_mounted(mount.path))
 mount.stop()
+os.rename(log + ".old", log)
 result = run(expertfs, "-f", "--log", log, "-o", "budget=1M", store, mnt)
 check("a start that fails in the foreground: both", result.returncode == 1 and "below the minimum" in result.stderr and
       "below the minimum" in lines_of(log)[-1], result)

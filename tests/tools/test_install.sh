@@ -16,7 +16,7 @@ done
 root="$work/a root" prefix=/opt/efs
 make -s install BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix >"$work/log" 2>&1 || { cat "$work/log"; wrong "make install failed"; }
 for file in bin/expertfs bin/mkexpertfs bin/expertctl bin/moe-replay lib/libexpertfs.so lib/pkgconfig/expertfs.pc \
-    include/expertfs.h share/man/man1/expertfs.1 share/man/man1/mkmodel.1 bin/mkmodel lib/systemd/system/expertfs@.service etc/expertfs/example.conf \
+    include/expertfs.h share/man/man1/expertfs.1 share/man/man1/mkmodel.1 bin/mkmodel lib/systemd/system/expertfs@.service etc/expertfs/example.conf etc/logrotate.d/expertfs \
     share/bash-completion/completions/expertctl share/zsh/site-functions/_expertfs share/fish/vendor_completions.d/mkexpertfs.fish; do
     [ -s "$root$prefix/$file" ] || wrong "$file was not installed"
 done
@@ -25,6 +25,11 @@ grep -v '^#' "$root$prefix/etc/expertfs/example.conf" | grep -q . && wrong "a li
 unit="$root$prefix/lib/systemd/system/expertfs@.service"
 grep -qx 'AssertPathExists=/etc/expertfs/%i.conf' "$unit" || wrong "starting a name that is not configured does not fail"
 grep -q '@[A-Z]*@' "$unit" && wrong "the unit has a place that was not filled in"
+grep -qx 'ExecReload=/bin/kill -HUP $MAINPID' "$unit" || wrong "the unit has no way to reopen its log"
+if logrotate=$(PATH=$PATH:/usr/sbin command -v logrotate); then
+    "$logrotate" -d -s "$work/rotated" "$root$prefix/etc/logrotate.d/expertfs" >"$work/log" 2>&1 || { cat "$work/log"; wrong "logrotate refuses the snippet"; }
+    grep -q '^error' "$work/log" && { cat "$work/log"; wrong "logrotate finds an error in the snippet"; }
+fi
 if command -v systemd-analyze >/dev/null; then # it reads units without a running systemd
     exposure=$(systemd-analyze security --offline=true --threshold=50 "$unit" 2>&1 | grep -i overall) || wrong "the unit is more exposed than 5.0: $exposure"
 fi
