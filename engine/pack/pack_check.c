@@ -109,8 +109,15 @@ static errint_t check_file(const char *src, const struct efs_catalog *catalog, c
     return fail_file(src, catalog, file, "download it again; mkexpertfs --any packs it as it is", err);
 }
 
+static errint_t fail_lack(const char *src, const struct efs_catalog *catalog, const char *more, struct efs_error *err)
+{
+    return efs_fail(err, -ENODATA, "%s/%s\nhint: finish, allow or remove it%s", src, catalog->lacks, more);
+}
+
 errint_t efs_pack_check_whole(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
 {
+    if (catalog->lacks)
+        return fail_lack(src, catalog, "", err);
     for (size_t f = 0; f < catalog->file_count; f++)
         if (catalog->files[f].state == EFS_SOURCE_BROKEN)
             return fail_file(src, catalog, &catalog->files[f],
@@ -136,6 +143,8 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
     bool unread = false;
     if (!options->weights)
         return 0;
+    if (catalog->lacks)
+        return fail_lack(src, catalog, "; mkexpertfs --any packs without it", err);
     for (size_t f = 0; f < catalog->file_count; f++) {
         errint_t whole = check_file(src, catalog, &catalog->files[f], err);
         if (whole < 0)

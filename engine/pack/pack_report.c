@@ -151,7 +151,11 @@ static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_repo
                    "the checkpoint has an \"experts\" or \".expertfs\" of its own: a mount shows it in place of "
                    "the expert files");
     if (catalog->skipped)
-        add_notice(report, "%.400s: is the history of a Git clone and is not packed", catalog->skipped);
+        add_notice(report, "%.400s, and is not packed", catalog->skipped);
+    if (catalog->skipped_count > 1)
+        add_notice(report, "%zu more folders are not packed", catalog->skipped_count - 1);
+    if (catalog->lacks)
+        add_notice(report, "%.400s; packed without it", catalog->lacks);
     notice_files(catalog, report);
 }
 

@@ -18,9 +18,9 @@ struct efs_source_facts {
     char architecture[64]; /* [A-Za-z0-9_.-] */
     unsigned count_count;
     uint32_t counts[EFS_SOURCE_COUNTS];
-    bool matched; /* a tensor of the model has a name that is known for experts */
-    bool companion; /* a GGUF file that goes with a model and is none: an image encoder, an importance matrix, an adapter,
-                       a control vector, a vocabulary; by general.type and the architecture */
+    bool matched;   /* a tensor of the model has a name that is known for experts */
+    bool companion; /* a GGUF file that goes with a model and is none: an image encoder, an importance matrix, an
+                       adapter, a control vector, a vocabulary; by general.type and the architecture */
 };
 
 /* One file of the checkpoint, with or without tensors. */
@@ -83,7 +83,9 @@ struct efs_catalog {
     size_t tensor_count;
     struct efs_source_expert *experts;
     size_t expert_count;
-    char *skipped; /* the first .git that was skipped; NULL: none */
+    char *skipped; /* "PATH: REASON" of the first folder that was skipped, as no part of the checkpoint; NULL: none */
+    size_t skipped_count;
+    char *lacks; /* "PATH: REASON" of the first part of it that could not be listed or was not downloaded; NULL: none */
     /* For the report: the architecture in config.json or GGUF metadata; else how experts are named, "mixtral", or
      * "dense". */
     char *family;
@@ -91,9 +93,9 @@ struct efs_catalog {
 
 /*
  * Reads src: a directory (every regular file in its tree; safetensors and GGUF files are parsed) or one file. A file
- * that violates its format has no tensors, and a note with file, offset and reason. Directories and files named .git
- * below src are skipped. Symbolic links are followed (hub caches use them); dangling links and special files are
- * rejected. Blocks on I/O.
+ * that violates its format has no tensors, and a note with file, offset and reason. Folders that are no
+ * part of a checkpoint are skipped (source_skip.c). Symbolic links are followed (hub caches use them); dangling links
+ * and special files are rejected. Blocks on I/O.
  *
  * experts: NULL, or an extended regular expression that finds the tensors of experts before the names that are known:
  * its first group is the layer; its second one the expert, without which the first dimension counts experts.

@@ -185,6 +185,7 @@ void efs_catalog_free(struct efs_catalog *catalog)
     free(catalog->tensors);
     free(catalog->experts);
     free(catalog->skipped);
+    free(catalog->lacks);
     free(catalog->family);
     *catalog = (struct efs_catalog){0};
 }

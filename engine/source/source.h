@@ -15,6 +15,7 @@
  *   source_list.c    reading, lists of tensors
  *   source_downloads.c, source_holes.c   files whose download has not ended
  *   source_dir.c     lists the files
+ *   source_skip.c    folders that are no part of a checkpoint
  *   source_safetensors.c, source_gguf.c   parse the tensors of one file
  *   source_facts.c     what config.json says of the model
  *   source_names.c     the names that are known for experts
@@ -84,6 +85,10 @@ errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_li
 
 /* Fills root and files of the catalogue. */
 errint_t efs_source_walk(const char *src, struct efs_catalog *catalog, struct efs_error *err);
+/* Why an entry below the root, at path, is no part of a checkpoint; NULL: it is one. Blocks on I/O. */
+const char *efs_source_skip_reason(const char *path, const char *name, bool folder);
+/* Whether the path is that of the folder that `hf download --local-dir` makes. */
+bool efs_source_is_hub_folder(const char *path);
 /* Whether the name is that of a file of weights: it ends with .safetensors or .gguf. */
 bool efs_source_named_weights(const char *path);
 

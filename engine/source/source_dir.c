@@ -10,12 +10,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fts.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 struct walk {
     struct efs_catalog *catalog;
+    int hub_level; /* of the .cache/huggingface that is walked; 0: none */
     size_t capacity;
     struct efs_error *err;
 };
@@ -59,6 +61,16 @@ static errint_t fail_link(const struct walk *walk, const FTSENT *entry, const ch
                                      : strerror(-ret));
 }
 
+/* Notes the first part of the checkpoint that cannot be packed. */
+static errint_t lack(const struct walk *walk, const char *path, const char *what, const char *reason)
+{
+    if (walk->catalog->lacks)
+        return 0;
+    if (asprintf(&walk->catalog->lacks, "%s: %s%s", path, what, reason) < 0)
+        walk->catalog->lacks = NULL;
+    return walk->catalog->lacks ? 0 : efs_fail(walk->err, -ENOMEM, "%s: out of memory", walk->catalog->root);
+}
+
 /* Handles one entry below the root: adds a file, accepts a directory, rejects anything else. */
 static errint_t walk_entry(struct walk *walk, const FTSENT *entry, const char *path)
 {
@@ -80,9 +92,14 @@ static errint_t walk_entry(struct walk *walk, const FTSENT *entry, const char *p
     case FTS_SLNONE:
         return fail_link(walk, entry, path);
     case FTS_DNR:
+        if (entry->fts_level > 0)
+            return lack(walk, path, "cannot read the folder: ", strerror(entry->fts_errno));
         return efs_fail(walk->err, -entry->fts_errno, "%s%s%s: cannot read the directory: %s", walk->catalog->root,
                         *path ? "/" : "", path, strerror(entry->fts_errno));
-    case FTS_NS:
+    case FTS_NS: /* of a directory that may be read, but not searched */
+        if (entry->fts_errno == EACCES)
+            return lack(walk, path, "", strerror(entry->fts_errno));
+        return walk_fail(walk, -entry->fts_errno, path, strerror(entry->fts_errno));
     case FTS_ERR:
         return walk_fail(walk, -entry->fts_errno, path, strerror(entry->fts_errno));
     default:
@@ -90,10 +107,47 @@ static errint_t walk_entry(struct walk *walk, const FTSENT *entry, const char *p
     }
 }
 
-/* A clone's .git has a second copy of each file that Git LFS fetched, and old versions. */
-static bool is_history(const FTSENT *entry)
+static errint_t note_skipped(struct walk *walk, const char *path, const char *reason)
 {
-    return entry->fts_level > 0 && strcmp(entry->fts_name, ".git") == 0;
+    struct efs_catalog *catalog = walk->catalog;
+
+    catalog->skipped_count++;
+    if (!catalog->skipped && asprintf(&catalog->skipped, "%s: %s", path, reason) < 0)
+        catalog->skipped = NULL;
+    return catalog->skipped ? 0 : efs_fail(walk->err, -ENOMEM, "%s: out of memory", catalog->root);
+}
+
+/* Handles entries in .cache/huggingface, which has metadata of `hf download`, and what it has not finished. */
+static errint_t walk_hub(struct walk *walk, const FTSENT *entry, const char *path)
+{
+    static const char end[] = ".incomplete";
+    size_t bytes = strlen(path);
+
+    if (walk->hub_level == entry->fts_level)
+        walk->hub_level = 0; /* the end of the folder */
+    if (entry->fts_info == FTS_F && bytes >= sizeof(end) && strcmp(path + bytes - sizeof(end) + 1, end) == 0)
+        return lack(walk, path, "is a download that did not end", "");
+    return 0;
+}
+
+/* Entries that are skipped are neither packed nor part of what identifies a checkpoint for `expertctl up`, which lists
+ * files by this walk, too. */
+static errint_t walk_any(struct walk *walk, FTS *tree, FTSENT *entry, const char *path)
+{
+    if (walk->hub_level)
+        return walk_hub(walk, entry, path);
+    if (entry->fts_level == 0 || entry->fts_info == FTS_DP)
+        return walk_entry(walk, entry, path);
+    bool folder = entry->fts_info == FTS_D;
+    if (folder && efs_source_is_hub_folder(path)) {
+        walk->hub_level = entry->fts_level;
+        return note_skipped(walk, path, "is of `hf download`");
+    }
+    const char *reason = efs_source_skip_reason(entry->fts_accpath, entry->fts_name, folder);
+    if (!reason)
+        return walk_entry(walk, entry, path);
+    fts_set(tree, entry, FTS_SKIP);
+    return note_skipped(walk, path, reason);
 }
 
 static errint_t walk_all(struct walk *walk)
@@ -106,14 +160,7 @@ static errint_t walk_all(struct walk *walk)
 
     while (ret == 0 && (errno = 0, entry = fts_read(tree))) {
         const char *path = entry->fts_path + strlen(catalog->root);
-        path += strspn(path, "/");
-        if (!is_history(entry)) {
-            ret = walk_entry(walk, entry, path);
-        } else if (entry->fts_info != FTS_DP) {
-            fts_set(tree, entry, FTS_SKIP);
-            if (!catalog->skipped)
-                catalog->skipped = strdup(path);
-        }
+        ret = walk_any(walk, tree, entry, path + strspn(path, "/"));
     }
     if (ret == 0 && errno)
         ret = efs_fail(walk->err, -errno, "%s: %s", catalog->root, strerror(errno));

@@ -230,6 +230,53 @@ def downloads_that_did_not_end():
         "b.aria2": "text", "a.aria2.txt": "text", "sha256-partial": "text", "poem-partial": "text"}), experts=4)
 
 
+def folders_that_are_no_part():
+    good = {"model.safetensors": safetensors(EXPERTS), "config.json": "{}"}
+    tag = "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache"
+    odd = {".git/objects/a": "git", "lost+found/model.safetensors": "fsck", ".Trash-1000/files/model.gguf": "waste",
+           ".snapshot/daily/model.safetensors": good["model.safetensors"], ".ipynb_checkpoints/config-checkpoint.json": "Jupyter",
+           "kept/CACHEDIR.TAG": tag, "kept/a.safetensors": "text", ".cache/huggingface/download/model.safetensors.metadata": "1",
+           ".Trashes/b": "waste", "sub/.zfs/snapshot/model.gguf": "text"}
+    packed("a checkpoint", folder("clean", good), experts=4)
+    clean = open(scratch("out.efs"), "rb").read()
+    for path, data in odd.items():
+        where = next(path[:at] for at in (path.find("/"), path.find("/", 4), path.find("/", 7), len(path))
+                     if path[:at] not in (".cache", "sub"))
+        source = folder(f"no part {where.replace('/', ' ')}", good | {path: data} | ({"kept/a.safetensors": "x"} if "kept" in path else {}))
+        result = pack(source)
+        check(f"{where}: packed with a note", result.returncode == 0 and result.stderr.startswith(f"mkexpertfs: note: {where}: ") and
+              "is not packed" in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr)
+        check(f"{where}: not in the store", open(scratch("out.efs"), "rb").read() == clean)
+    source = folder("no part", good | odd)
+    result = pack(source)
+    check("all of them", "8 more folders are not packed" in result.stderr and open(scratch("out.efs"), "rb").read() == clean, result.stderr)
+    # Similar names, and the folder itself
+    packed("other names", folder("parts", good | {"git/a": "1", "lost+found": "2", "Trash-1/a": "3", "b/CACHEDIR.TAG": "text",
+           "huggingface/a": "4", "a.cache/huggingface/b": "5", ".Trash": "6", "CACHEDIR.TAG": tag}), experts=4)
+    packed("in such a folder", folder("lost+found", good), experts=4)
+    # What `hf download --local-dir` has not finished
+    source = folder("hub", good | {".cache/huggingface/download/bW9kZWw=.4d7a.incomplete": "half"})
+    everywhere("a download of hf", source, f"{source}/.cache/huggingface/download/bW9kZWw=.4d7a.incomplete: ", "did not end")
+    check("and it is not packed", open(scratch("out.efs"), "rb").read() == clean)
+
+
+def folders_that_cannot_be_read():
+    good = {"model.safetensors": safetensors(EXPERTS), "config.json": "{}"}
+    for name, mode in (("closed", 0o000), ("listed", 0o444)):
+        source = folder(f"a {name} folder", good | {f"{name}/a.txt": "text"})
+        os.chmod(SCRATCH, 0o755)
+        os.chmod(f"{source}/{name}", mode)
+        user = [] if os.geteuid() else ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        os.makedirs(scratch("theirs"), exist_ok=True)
+        os.chmod(scratch("theirs"), 0o777)
+        for options, rc in ((), 1), (("--any",), 0):
+            result = run(*user, program("mkexpertfs"), "-f", *options, source, scratch("theirs/out.efs"))
+            line = result.stderr.splitlines()[-1 if rc == 0 else 0]
+            check(f"a {name} folder {options}: named", result.returncode == rc and f"{name}" in line and
+                  "Permission denied" in line and ("--any" in result.stderr) == bool(rc), result.stderr)
+        os.chmod(f"{source}/{name}", 0o755)
+
+
 def holes():
     """Where nothing was written, a file has a hole, whose bytes read as zeros."""
     def punch(path, offset, size):
@@ -462,5 +509,7 @@ several_models()
 json_of_python()
 downloads_that_broke()
 downloads_that_did_not_end()
+folders_that_are_no_part()
+folders_that_cannot_be_read()
 holes()
 done()
