@@ -148,7 +148,8 @@ static void daemon_choose_path(struct efsd *daemon)
     const struct efsd_kernel *kernel = &daemon->kernel;
     daemon->direct_io =
         options->direct_io == EFSD_DIRECT_IO_ON || (options->direct_io == EFSD_DIRECT_IO_AUTO && kernel->direct_mmap);
-    const char *plain = daemon->direct_io ? "reads go past the page cache"
+    const char *plain = options->direct_io == EFSD_DIRECT_IO_ON ? "reads go past the page cache"
+                        : daemon->direct_io ? "reads go past the page cache unless the files fit into it"
                         : options->direct_io == EFSD_DIRECT_IO_OFF
                             ? "reads go through the page cache: option direct_io=off"
                             : "reads go through the page cache: the kernel cannot map direct_io files (Linux 6.6)";

@@ -34,7 +34,7 @@ static const struct option table[] = {
     {"budget", TAKE_SIZE, AT(budget_bytes), "SIZE|auto", "all memory of the daemon (auto)"},
     {"workers", TAKE_COUNT, AT(workers), "N", "decoding threads (all cores)"},
     {"prefetch", TAKE_TUNABLE, 0, "off|auto|always", "read experts before they are requested (off)"},
-    {"direct_io", TAKE_CHOICE, AT(direct_io), "auto|on|off", "read() past the page cache (auto: if mmap works)"},
+    {"direct_io", TAKE_CHOICE, AT(direct_io), "auto|on|off", "read() past the page cache (auto: unless the files fit)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), NULL, "serve experts like all other files"},
     {"prealloc", TAKE_FLAG, AT(prealloc), NULL, "allocate the pools before the mount is ready"},
     {"noexperts", TAKE_FLAG, AT(no_experts), NULL, "show the checkpoint's files without experts/"},

@@ -24,6 +24,15 @@
 #define DIRECT_SHARE 8u        /* more than 1/8 of the bytes since the last check were uncached: the pools are in use */
 #define SPARE_SHARE 6u         /* at most 1/6 of the available memory is free: the page cache has filled it */
 
+bool efsd_page_cache_fits(struct efsd *daemon)
+{
+    struct efs_stats stats;
+    efs_stats(daemon->fs, &stats);
+    uint64_t held = stats.fixed_bytes + stats.chunk_pool_bytes + stats.full_pool_bytes;
+    uint64_t grows = stats.budget_bytes > held ? stats.budget_bytes - held : 0, left = efsd_memory_bytes();
+    return left > grows && left - grows >= daemon->info.source_bytes;
+}
+
 /* True if the page cache has filled the memory available to it and to this process: at least 5/6 of it was read for the
  * page cache, and at most 1/6 of it is free. */
 static bool pagecache_is_filled(const struct efsd *daemon)

@@ -22,6 +22,9 @@ struct efsd_shrink {
     char budget[64];                /* the reduced budget, as efs_get() returns it */
 };
 
+/* Whether all files of the checkpoint fit into the page cache now, with a budget that is used up. Takes some 50 us.
+ */
+bool efsd_page_cache_fits(struct efsd *daemon);
 /* Counts a read of a file, for the page cache or uncached, and checks the budget every 64 MiB. */
 void efsd_shrink_read(struct efsd *daemon, size_t bytes, bool cached);
 /* An expert was opened with a lease or requested over the export socket: restores budget=auto. */

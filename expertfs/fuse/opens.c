@@ -39,9 +39,9 @@ errint_t efsd_opens_init(struct efsd *daemon)
 {
     pthread_mutex_init(&daemon->opens.lock, NULL);
     daemon->opens.shares = calloc((size_t)daemon->expert_count + 1, sizeof(*daemon->opens.shares));
-    daemon->opens.mapped = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.mapped));
+    daemon->opens.cached = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.cached));
     daemon->opens.refused = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.refused));
-    return daemon->opens.shares && daemon->opens.mapped && daemon->opens.refused ? 0 : -ENOMEM;
+    return daemon->opens.shares && daemon->opens.cached && daemon->opens.refused ? 0 : -ENOMEM;
 }
 
 /* Each open is in one of the two lists, from open_new() to efsd_open_release(). */
@@ -135,9 +135,9 @@ void efsd_open_unref(struct efsd_open *open)
 void efsd_opens_free(struct efsd *daemon)
 {
     struct efsd_opens *opens = &daemon->opens;
-    free(opens->mapped);
+    free(opens->cached);
     free(opens->refused);
-    opens->mapped = opens->refused = NULL;
+    opens->cached = opens->refused = NULL;
     if (!opens->shares)
         return;
     assert(!opens->waiting); /* the engine has completed all leases */
@@ -201,16 +201,16 @@ static void open_reply_failed(struct efsd *daemon, fuse_req_t req, struct efsd_o
     fuse_reply_err(req, error);
 }
 
-void efsd_opens_mapped(struct efsd *daemon, uint32_t node)
+void efsd_opens_cached(struct efsd *daemon, uint32_t node)
 {
-    _Atomic bool *mapped = &daemon->opens.mapped[node];
-    if (!atomic_load_explicit(mapped, memory_order_relaxed))
-        atomic_store_explicit(mapped, true, memory_order_relaxed);
+    _Atomic bool *cached = &daemon->opens.cached[node];
+    if (!atomic_load_explicit(cached, memory_order_relaxed))
+        atomic_store_explicit(cached, true, memory_order_relaxed);
 }
 
-void efsd_opens_refused(struct efsd *daemon, uint32_t node)
+bool efsd_opens_refused(struct efsd *daemon, uint32_t node)
 {
-    atomic_store_explicit(&daemon->opens.refused[node], true, memory_order_relaxed);
+    return atomic_exchange(&daemon->opens.refused[node], true);
 }
 
 bool efsd_opens_complete(struct efsd *daemon, uint32_t node)
@@ -219,17 +219,18 @@ bool efsd_opens_complete(struct efsd *daemon, uint32_t node)
 }
 
 /*
- * True if read() of this open bypasses the page cache. Mapping a file that was opened with direct_io first drops its
- * cached pages, for all processes that have it mapped. So files of the checkpoint that are known to be mapped are
- * opened without direct_io, unless the option is direct_io=on. This does not apply to experts: the kernel does not mix
- * page cache and backing files.
+ * True if read() of this open bypasses the page cache. By direct_io=auto this is so for a file that has no pages there,
+ * of a checkpoint that does not fit into memory with the budget: the kernel drops a file's pages, for all processes,
+ * when an open with direct_io is mapped. Experts are opened with direct_io: the kernel does not mix page cache and
+ * backing files.
  */
-static bool open_is_direct(const struct efsd *daemon, const struct efsd_open *open)
+static bool open_is_direct(struct efsd *daemon, const struct efsd_open *open)
 {
-    bool learned = daemon->options.direct_io == EFSD_DIRECT_IO_AUTO &&
-                   daemon->tree.nodes[open->node].kind == EFSD_FILE &&
-                   atomic_load_explicit(&daemon->opens.mapped[open->node], memory_order_relaxed);
-    return daemon->direct_io && !learned;
+    if (!daemon->direct_io || daemon->options.direct_io == EFSD_DIRECT_IO_ON ||
+        daemon->tree.nodes[open->node].kind != EFSD_FILE)
+        return daemon->direct_io;
+    return !atomic_load_explicit(&daemon->opens.cached[open->node], memory_order_relaxed) &&
+           !efsd_page_cache_fits(daemon);
 }
 
 /* Answers an open. Its share, if any, is BACKED or PLAIN, and stays so. */

@@ -27,6 +27,7 @@ struct efsd_open {
     uint32_t thread, user; /* thread and user that opened it */
     _Atomic uint32_t references;
     _Atomic uint64_t read_bytes; /* bytes of the file requested from the daemon */
+    _Atomic bool refused_alone;  /* no page of the file was without data when the last read of this open was refused */
     struct efsd_share *share;    /* experts with passthrough, else NULL */
     char *text;                  /* control files: the whole text, generated at open */
     size_t text_bytes;
@@ -37,7 +38,7 @@ struct efsd_open {
 struct efsd_opens {
     pthread_mutex_t lock;        /* guards shares, waiting, answered, and the contents of shares */
     struct efsd_share **shares;  /* by expert number; NULL: not open */
-    _Atomic bool *mapped;        /* by node: it was read for the page cache, so with direct_io it is mapped */
+    _Atomic bool *cached;        /* by node: it was read for the page cache */
     _Atomic bool *refused;       /* by node: the page cache has pages without data, since a read was refused */
     struct efsd_open *waiting;   /* opens that wait for a lease */
     struct efsd_open *answered;  /* all other opens */
@@ -59,11 +60,11 @@ void efsd_opens_free(struct efsd *daemon);
 /* Answers an open of a file or expert, possibly later and from another thread. */
 void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags);
 void efsd_open_release(struct efsd *daemon, struct efsd_open *open);
-/* Records that the node was read for the page cache, so it is mapped. Later opens keep its cached pages. */
-void efsd_opens_mapped(struct efsd *daemon, uint32_t node);
+/* Records that the node was read for the page cache. Later opens keep its cached pages. */
+void efsd_opens_cached(struct efsd *daemon, uint32_t node);
 /* Records that a read of the node for the page cache was refused. The next open drops its cached pages, so that a new
- * reader does not find pages without data, which the kernel reads one by one. */
-void efsd_opens_refused(struct efsd *daemon, uint32_t node);
+ * reader does not find pages without data, which the kernel reads one by one. Returns whether there were any before. */
+bool efsd_opens_refused(struct efsd *daemon, uint32_t node);
 /* Records that the pages without data are dropped. Returns whether there were any. */
 bool efsd_opens_complete(struct efsd *daemon, uint32_t node);
 /* The open of a handle that the kernel sent, possibly to another thread than the one that created it. Takes references

@@ -2,6 +2,10 @@
 /*
  * read_around.c - see read_around.h.
  *
+ * read(2) of a file in the page cache makes such requests, too, and then needs all pages of a refused one, in order, a
+ * fault only the page in its middle. So when the first pages of a refused request are read, no other one of this open
+ * is refused before PATIENCE_MAX random ones.
+ *
  * A request is refused after PATIENCE windows that did not follow another one, if it would load an extent whose pages
  * can be read alone. Sequential readers of a mapping read windows that begin where an earlier one ended.
  * Pages of a refused window are read one by one afterwards: if many of them are read in order, the pages without data
@@ -26,6 +30,7 @@
 #define LARGE_FOLIOS_MINOR 19u
 #define RUN_PAGES 32u        /* pages read in order: a reader is sequential */
 #define REFUSED_PAGES_MIN 5u /* reading fewer pages is not worth refusing */
+#define READ_PAGES 3u        /* pages of a refused request, from its first one on, that show that read(2) made it */
 
 void efsd_read_around_init(struct efsd_read_around *around)
 {
@@ -51,6 +56,17 @@ static bool follows(uint64_t ends[], unsigned *count, uint64_t offset, size_t by
         }
     ends[(*count)++ % EFSD_READ_AROUND_STREAMS] = offset + bytes;
     return false;
+}
+
+/* Whether the page is the last of those that show that read(2) made the refused request. */
+static bool note_read(struct efsd_read_around *around, uint64_t offset)
+{
+    if (offset != around->refused_begin + around->refused_pages * EFSD_PAGE_BYTES ||
+        ++around->refused_pages != READ_PAGES)
+        return false;
+    around->patience = PATIENCE_MAX;
+    around->jumps = 0;
+    return true;
 }
 
 /* Whether the page is one of a sequential reader. */
@@ -102,14 +118,16 @@ enum efsd_read_around_reply efsd_read_around_note(struct efsd *daemon, struct ef
     pthread_mutex_lock(&around->lock);
     bool page = bytes <= EFSD_PAGE_BYTES, random = !page && note_window(around, bytes, offset),
          sequential = page && note_page(around, bytes, offset);
+    bool reads = page && around->refused_end && note_read(around, offset);
     bool refuse = random && bytes >= REFUSED_PAGES_MIN * EFSD_PAGE_BYTES && !may_be_folio(around, bytes, offset) &&
                   offset + bytes < node->bytes; /* a folio at the end of the file may be cut there */
     pthread_mutex_unlock(&around->lock);
     if (!refuse || !reads_pages(daemon, node->id, bytes, offset))
-        return sequential ? EFSD_READ_AROUND_SEQUENTIAL : EFSD_READ_AROUND_SERVE;
+        return sequential ? EFSD_READ_AROUND_SEQUENTIAL : reads ? EFSD_READ_AROUND_READ : EFSD_READ_AROUND_SERVE;
     pthread_mutex_lock(&around->lock);
     around->refused_begin = offset;
     around->refused_end = offset + bytes;
+    around->refused_pages = 0;
     pthread_mutex_unlock(&around->lock);
     return EFSD_READ_AROUND_REFUSE;
 }

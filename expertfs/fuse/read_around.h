@@ -27,6 +27,7 @@ struct efsd_read_around {
     unsigned run;                        /* the same of pages: grows with those that follow, is halved by other pages */
     bool large_folios;                   /* the kernel may read several pages for one fault: see may_be_folio() */
     uint64_t refused_begin, refused_end; /* the last request that was refused */
+    unsigned refused_pages;              /* of its pages, from the first one on: how many were read since, in order */
     unsigned patience;                   /* jumps before windows are refused */
 };
 
@@ -34,6 +35,7 @@ void efsd_read_around_init(struct efsd_read_around *around);
 enum efsd_read_around_reply {
     EFSD_READ_AROUND_SERVE,
     EFSD_READ_AROUND_SEQUENTIAL, /* serve it; pages without data, if there are any, are to be dropped */
+    EFSD_READ_AROUND_READ, /* serve it; read(2) made the request that was refused last, and reads all of its pages */
     /* The kernel then reads the page of the fault alone. An error of a request for one page would reach the program, so
      * that is never refused. */
     EFSD_READ_AROUND_REFUSE,

@@ -108,13 +108,15 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     atomic_fetch_add_explicit(&open->read_bytes, left < bytes ? left : bytes, memory_order_relaxed);
     efsd_shrink_read(daemon, bytes, cached);
     if (cached) {
-        efsd_opens_mapped(daemon, open->node);
+        efsd_opens_cached(daemon, open->node);
         enum efsd_read_around_reply reply = efsd_read_around_note(daemon, open, bytes, offset);
         if (reply == EFSD_READ_AROUND_SEQUENTIAL && efsd_opens_complete(daemon, open->node))
             efsd_drop_pages(daemon, open->node);
+        if (reply == EFSD_READ_AROUND_READ && atomic_load(&open->refused_alone))
+            efsd_opens_complete(daemon, open->node);
         if (reply == EFSD_READ_AROUND_REFUSE) {
             efsd_count(&daemon->counters.reads_refused, 1);
-            efsd_opens_refused(daemon, open->node);
+            atomic_store(&open->refused_alone, !efsd_opens_refused(daemon, open->node));
             fuse_reply_err(req, EAGAIN);
             efsd_open_unref(open);
             return;

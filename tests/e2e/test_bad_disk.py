@@ -119,7 +119,7 @@ os._exit(libc.pread(fd, room, 4096, ctypes.c_long(os.fstat(fd).st_size // 2)) !=
 trace = ctypes.CDLL(None, use_errno=True).ptrace
 trace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
 plain = max((name for name in want if name not in experts), key=lambda name: len(want[name]))
-for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # one reply buffer for each 64 MiB of budget
+for options in ("budget=1G,direct_io=on", "budget=1G,direct_io=on,nopassthrough"):  # one reply buffer for each 64 MiB of budget
     print(f"-- stands still, and readers are ended, {options}")
     under = Mount(disk_store, "nopassthrough", name="under")
     mount = Mount(under / "whole.efs", options)

@@ -9,7 +9,7 @@ from e2e import *
 need_fuse()
 model, store = shared()
 names = files_below(model)
-mount = Mount(store, "budget=256M")
+mount = Mount(store, "budget=256M,direct_io=on")
 
 check("the names", sorted(os.listdir(mount / ".expertfs")) == [
     "clients", "config", "experts", "handout", "hint", "log", "metrics", "plan", "pools", "predict", "profile", "readers", "recent", "sched",

@@ -8,7 +8,7 @@ need_fuse()
 root = os.geteuid() == 0
 expertctl = program("expertctl")
 model, store = shared()
-mount = Mount(store, f"budget=128M{',allow_other' if root else ''}")
+mount = Mount(store, f"budget=128M,direct_io=on{',allow_other' if root else ''}")
 USER = pwd.getpwuid(os.geteuid()).pw_name
 EXPERT = mount / "experts/L01/E003.safetensors"
 

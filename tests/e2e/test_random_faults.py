@@ -79,6 +79,22 @@ for mapping in (view, again, other, third):
     mapping.close()
 mount.unmount()
 
+print("-- read(2) at random, through the page cache")
+mount = Mount(store, "budget=40M,direct_io=off")
+before, bad = mount.count("fuse_reads"), []
+with open(mount / "t.safetensors", "rb", buffering=0) as file:
+    for at in chance.sample(range(0, TENSOR, 48 << 10), 200):
+        if os.pread(file.fileno(), 48 << 10, at) != whole[at:at + (48 << 10)]:
+            bad.append(at)
+requests = mount.count("fuse_reads") - before
+check("the bytes", not bad, bad[:3])
+check(f"at most one is refused: {requests} requests for 200 reads", mount.count("fuse_reads_refused") <= 1 and requests < 600)
+before = mount.count("fuse_reads")
+with open(mount / "t.safetensors", "rb", buffering=0) as file:
+    os.pread(file.fileno(), 48 << 10, at)
+check("and its pages are kept", mount.count("fuse_reads") == before)
+mount.unmount()
+
 print("-- an unmount while the daemon drops pages")
 mount = Mount(store, "budget=40M", faults={"FADVISE_US": 3000000})
 view = opened()

@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/bench/run passes: second and third pass through the files of a store that fits into the budget, over the plain files in the
-page cache, by read() and pread of 1 MiB and mapped; packed, and in place.
+"""tools/bench/run passes: three passes through the files of a checkpoint, over the plain files in the page cache of their file system.
 
-Each round mounts, reads all files once, and times two more passes.
-The plain files are read before they are timed. Prints the ratios: medians, with the lowest and highest. The checkpoint is that of
-`mkmodel --preset demo`. --trained: with weights drawn from those of a trained model (weights.py). --file: this GGUF file or folder."""
+Each round mounts, and reads all files three times in one way. Prints of each pass GB/s over those of the plain files, which were read
+before, and the processor seconds of readers and daemon over those of the plain readers; then the bytes read from the store over its size.
+Medians, lowest and highest. The checkpoint is that of `mkmodel --preset demo`, packed and in place. --trained: with weights drawn from those of a trained
+model (weights.py). --file: this GGUF file or folder, in place."""
 import argparse
+import glob
 import os
+import resource
 import statistics
+import subprocess
+import time
 
 import weights
 from bench import model, packed
-from common import WORK, Mounted, rate
+from common import WORK, Mounted, daemons, drop, fields, rate
 
-PASSES = ("second", "third")
+PASSES = 3
+BENCH = {"read": ("--mode", "read"), "pread": ("--mode", "pread", "--random", "--block", "64"), "mmap": ("--mode", "mmap"),
+         "mmap-random": ("--mode", "mmap", "--random", "--block", "4")}
+PROGRAMS = {"cat": lambda name: f"cat {name} | cat > {os.devnull}", "cp": lambda name: f"cp {name} {WORK}/passes-copy",
+            "sha256sum": lambda name: f"sha256sum {name}"}
 
 
 def files_of(folder):
@@ -21,18 +29,53 @@ def files_of(folder):
                   if os.path.isfile(os.path.join(folder, name)) and os.path.getsize(os.path.join(folder, name)) > 1 << 20)
 
 
-def one_pass(way, files):
-    return rate("--keep-cache", "--mode", way, "--rounds", "1", *files)
+def one_pass(way, readers, files):
+    """GB/s of all readers together: each reads all files, except with random blocks, which they share."""
+    if way in PROGRAMS:
+        begin = time.monotonic()
+        for name in files:
+            running = [subprocess.Popen(PROGRAMS[way](name) + str(i) * (way == "cp"), shell=True, stdout=subprocess.DEVNULL)
+                       for i in range(readers)]
+            if any(one.wait() for one in running):
+                raise SystemExit(f"{way} {name} failed")
+        return readers * sum(map(os.path.getsize, files)) / (time.monotonic() - begin) / 1e9
+    shared = "--random" in BENCH[way]
+    return rate("--keep-cache", "--threads", str(readers), *BENCH[way], *files * (1 if shared else readers))
 
 
-def measure(served, plain, way, where):
-    """GB/s of the passes, and of the plain files."""
-    with Mounted(served, where) as mount:
+def processor_seconds(served):
+    """Of the readers that have ended, and of the daemon that serves a store; None: of the readers."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if not served:
+        return used.ru_utime + used.ru_stime
+    with open(f"/proc/{daemons(served)[0]}/stat") as file:
+        ticks = sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13]))
+    return used.ru_utime + used.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def timed_pass(served, *what):
+    """GB/s, processor seconds."""
+    before = processor_seconds(served)
+    rate = one_pass(*what)
+    return rate, processor_seconds(served) - before
+
+
+def measure(served, plain, way, readers, options):
+    """Of three passes: GB/s and processor seconds over those of the plain files; bytes from the store over its size; GB/s of the plain
+    files."""
+    held = [served] if os.path.isfile(served) else plain
+    for name in plain:
+        one_pass("read", 1, [name])
+    one_pass(way, readers, plain)
+    theirs = timed_pass(None, way, readers, plain)
+    for name in held + plain:
+        drop(name)
+    with Mounted(served, options.mnt, options.options) as mount:
         files = files_of(mount)
-        one_pass(way, files)
-        found = [one_pass(way, files) for _ in PASSES]
-    one_pass(way, plain)
-    return found, one_pass(way, plain)
+        ours = [timed_pass(served, way, readers, files) for _ in range(PASSES)]
+        with open(os.path.join(mount, ".expertfs/stat")) as file:
+            disk = int(fields(file.read())["disk_bytes"])
+    return [one[i] / theirs[i] for i in (0, 1) for one in ours] + [disk / sum(map(os.path.getsize, held)), theirs[0]]
 
 
 def main():
@@ -40,7 +83,12 @@ def main():
     parser.add_argument("--file")
     parser.add_argument("--trained", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ways", default=",".join([*BENCH, *PROGRAMS]))
+    parser.add_argument("--readers", default="1,4")
+    parser.add_argument("--options", default="budget=auto,nostate,warm=off", help="of the mount")
+    parser.add_argument("--only", default="packed,in place")
     options = parser.parse_args()
+    options.mnt = os.path.join(WORK, "passes-mnt")
     source = options.file
     if options.trained:
         source = model("demo-trained", "--preset", "demo", "--weights", weights.required(WORK))
@@ -48,12 +96,14 @@ def main():
         source = model("demo", "--preset", "demo")
     plain = files_of(source) if os.path.isdir(source) else [source]
     for name, served in [("in place", source)] if options.file else [("packed", packed(source)), ("in place", source)]:
-        for way in ("read", "pread", "mmap"):
-            rounds = [measure(served, plain, way, os.path.join(WORK, "passes-mnt")) for _ in range(options.rounds)]
-            for i, which in enumerate(PASSES):
-                ratios = [ours[i] / theirs for ours, theirs in rounds]
-                print(f"{name}, {way}, {which}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
-                      f"{statistics.median(ours[i] for ours, _ in rounds):.1f} of {statistics.median(r for _, r in rounds):.1f} GB/s", flush=True)
+        for way in options.ways.split(",") if name in options.only else ():
+            for readers in map(int, options.readers.split(",")):
+                rounds = [measure(served, plain, way, readers, options) for _ in range(options.rounds)]
+                found = [f"{statistics.median(row):.2f} ({min(row):.2f} to {max(row):.2f})" for row in zip(*rounds)]
+                print(f"{name}, {way}, {readers}: rate {', '.join(found[:3])}; processors {', '.join(found[3:6])}; "
+                      f"store {found[6]}; plain {found[7]} GB/s", flush=True)
+    for name in glob.glob(os.path.join(WORK, "passes-copy*")):
+        os.unlink(name)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import errno
 import json
 import mmap
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -45,17 +46,19 @@ class File:
 
 def work(options, jobs, counter, shared):
     buffer = memoryview(mmap.mmap(-1, options.block + options.shift, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
-    buffer = buffer[options.shift:]
+    buffer, opened = buffer[options.shift:], {}
     while (number := os.lseek(counter, 1, os.SEEK_CUR) - 1) < len(jobs):
         for path, at, end in jobs[number]:
-            file = shared.get(path) or File(path, options.mode, at)
+            file = shared.get(path) or opened.get(path) or File(path, options.mode, at)
+            if options.random:
+                opened[path] = file
             while at < end:
                 size = min(options.block, -(-(end - at) // 4096) * 4096 if options.mode == "direct" else end - at)
                 got = file.read(options.mode, at, size, buffer)
                 if got <= 0:
                     raise OSError(errno.EIO, "file became shorter", path)
                 at += got
-            if path not in shared:
+            if path not in shared and path not in opened:
                 file.close()
 
 
@@ -83,6 +86,10 @@ def jobs_of(options):
         items = [item for path in options.files for item in pieces_of(path)]
     else:
         items = [[(path, 0, os.path.getsize(path))] for path in options.files]
+    if options.random:
+        blocks = [job for item in items for path, at, end in item for job in cut(path, at, end, options.block)]
+        random.Random(1).shuffle(blocks)
+        return [[piece for job in blocks[i::options.threads] for piece in job] for i in range(options.threads)]
     if options.mode == "direct":  # expand each piece to whole blocks
         return [job for item in items for path, at, end in item for job in cut(path, at // 4096 * 4096, end, options.block)]
     if not options.team:
@@ -139,6 +146,7 @@ def main():
     add("files", nargs="+", metavar="FILE")
     add("--mode", choices=WAYS, default="pread", help="direct: O_DIRECT, 8 requests at once of each worker")
     add("--team", choices=("shared", "own"), help="workers read each file together: the next block of one descriptor, or parts")
+    add("--random", action="store_true", help="read the blocks of all files in random order, the same in each round")
     add("--shift", type=int, default=0, metavar="BYTES", help="buffers begin so far behind a page's begin (0)")
     add("--block", type=lambda text: int(text) << 10, default=1 << 20, metavar="KIB", help="bytes of one read (1024)")
     add("--threads", type=int, default=1, metavar="N", help="workers (1)")

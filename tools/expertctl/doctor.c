@@ -84,8 +84,8 @@ static void doctor_kernel(struct doctor *d)
                         : "Linux %u.%u with CAP_SYS_ADMIN: open experts are served by the kernel",
            major, minor, strerror(-leases));
     report(d, maps ? GOOD : SLOWER, "mappings",
-           maps ? "Linux %u.%u: read() goes past the page cache, mmap through it"
-                : "Linux %u.%u cannot map files whose reads go past the page cache (6.6 can): reads go through it",
+           maps ? "Linux %u.%u: files that fit into memory are served from the page cache, larger ones past it"
+                : "Linux %u.%u cannot map files that are read past the page cache (6.6 can): all are served from it",
            major, minor);
 }
 
