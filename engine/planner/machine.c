@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FREE_SAMPLES 4u
-
 void efs_machine_open(struct efs_machine *m)
 {
     const char *given = getenv("EXPERTFS_PRESSURE"), *directory = given && *given ? given : "/proc/pressure";
@@ -43,21 +41,26 @@ static bool pressure_total(int fd, uint64_t *total)
 bool efs_machine_sample(struct efs_machine *m, uint64_t now_ns)
 {
     uint64_t total[2], passed_ns = now_ns - m->at_ns;
+    double share[2] = {0};
     if (!pressure_total(m->io, &total[0]) || !pressure_total(m->cpu, &total[1])) {
-        m->at_ns = 0;
+        m->at_ns = m->free_ns = 0;
         m->known = false;
         return false;
     }
-    bool free = m->free > 0, measured = !free && m->at_ns && passed_ns;
-    for (unsigned i = 0; i < 2 && measured; i++)
-        m->share[i] = total[i] > m->total[i] ? 1000 * (double)(total[i] - m->total[i]) / (double)passed_ns : 0;
-    for (unsigned i = 0; i < 2; i++)
-        m->share[i] = m->share[i] > 1 ? 1 : m->share[i];
+    for (unsigned i = 0; i < 2 && m->at_ns && passed_ns; i++) {
+        share[i] = total[i] > m->total[i] ? 1000 * (double)(total[i] - m->total[i]) / (double)passed_ns : 0;
+        share[i] = share[i] > 1 ? 1 : share[i];
+    }
+    bool free = m->free_ns != 0, cpu_idle = share[1] < EFS_MACHINE_CPU_SHARE;
+    bool measured = !free && m->at_ns && passed_ns;
+    if (measured || (free && !cpu_idle))
+        memcpy(m->share, share, sizeof(share));
     m->known = m->known || measured;
-    m->free = free                                                                                    ? m->free - 1
-              : measured && m->share[0] < EFS_MACHINE_IO_SHARE && m->share[1] < EFS_MACHINE_CPU_SHARE ? FREE_SAMPLES
-                                                                                                      : 0;
+    if (measured)
+        m->free_ns = cpu_idle && share[0] < EFS_MACHINE_IO_SHARE ? now_ns + EFS_MACHINE_FREE_NS : 0;
+    else if (!cpu_idle || now_ns >= m->free_ns)
+        m->free_ns = 0;
     memcpy(m->total, total, sizeof(total));
     m->at_ns = now_ns;
-    return m->free > 0;
+    return m->free_ns != 0;
 }

@@ -33,6 +33,7 @@ struct efs_plan_thread {
     bool stop, plan_requested, planned;
     bool watch, idle;           /* the machine is sampled; the last sample leaves it to warm reads */
     struct efs_machine machine; /* written only by the plan thread, with efs.lock held */
+    uint64_t sampled_ns;        /* time of the machine's last sample */
     double product_ns[2];       /* mean ns to run a full and a coded expert, from clients; 0: not known */
     struct efs_history recent;  /* since the last plan */
     uint64_t requests;
@@ -398,6 +399,13 @@ static bool settle(struct efs_plan_thread *s)
     return settled;
 }
 
+/* efs.lock held: the time until the next sample of the machine; 0: it is due. UINT64_MAX: none is needed. */
+static uint64_t machine_delay(const struct efs_plan_thread *s)
+{
+    uint64_t period = s->idle ? EFS_MACHINE_RUNNING_NS : EFS_MACHINE_SAMPLE_NS, passed = efs_now_ns() - s->sampled_ns;
+    return !s->watch ? UINT64_MAX : passed < period ? period - passed : 0;
+}
+
 /* Without lock. */
 static void machine_sample(struct efs_plan_thread *s, uint64_t now_ns)
 {
@@ -405,6 +413,7 @@ static void machine_sample(struct efs_plan_thread *s, uint64_t now_ns)
     bool idle = efs_machine_sample(&machine, now_ns);
     efs_lock(s->fs);
     s->machine = machine;
+    s->sampled_ns = now_ns;
     s->idle = idle;
     if (idle)
         efs_retry(s->fs, EFS_RETRY_IDLE);
@@ -424,11 +433,12 @@ static void *plan_thread_run(void *arg)
     struct sampler sampler = {saved, saved};
     efs_lock(fs);
     while (!s->stop) {
-        const struct timespec until = efs_from_now((int64_t)sampler_delay(&sampler, fs));
+        uint64_t delay = sampler_delay(&sampler, fs), sooner = machine_delay(s);
+        const struct timespec until = efs_from_now((int64_t)(sooner < delay ? sooner : delay));
         bool signalled = s->plan_requested || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
         bool due = efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull, sample = sampler_delay(&sampler, fs) == 0;
         bool plan = plans && !s->stop && (s->plan_requested || ((signalled || due) && has_drifted(s)));
-        bool watch = s->watch && sample;
+        bool watch = machine_delay(s) == 0;
         efs_unlock(fs);
         if (sample)
             sampler_read(&sampler, fs);
@@ -534,7 +544,7 @@ bool efs_plan_thread_machine_idle(struct efs *fs, bool watch)
     if (!s)
         return false;
     if (watch && !s->watch)
-        s->machine.at_ns = s->machine.free = 0;
+        s->machine.at_ns = s->machine.free_ns = 0;
     s->idle = s->idle && watch && s->watch;
     s->watch = watch;
     return s->idle;
