@@ -19,7 +19,7 @@ struct efs_source_facts {
     unsigned count_count;
     uint32_t counts[EFS_SOURCE_COUNTS];
     bool matched;   /* a tensor of the model has a name that is known for experts */
-    bool companion; /* a GGUF file that goes with a model and is none: an image encoder, an importance matrix, an
+    bool companion; /* a GGUF file for use with a model: an image encoder, an importance matrix, an
                        adapter, a control vector, a vocabulary; by general.type and the architecture */
 };
 

@@ -18,6 +18,7 @@
 struct walk {
     struct efs_catalog *catalog;
     int hub_level; /* of the .cache/huggingface that is walked; 0: none */
+    dev_t device;  /* of the root */
     size_t capacity;
     struct efs_error *err;
 };
@@ -130,12 +131,22 @@ static errint_t walk_hub(struct walk *walk, const FTSENT *entry, const char *pat
     return 0;
 }
 
+/* Whether a folder was reached by its own path, not by a symbolic link, and is another file system than the root. */
+static bool is_mount(const FTSENT *entry, dev_t root)
+{
+    struct stat st;
+
+    return entry->fts_statp->st_dev != root && lstat(entry->fts_accpath, &st) == 0 && !S_ISLNK(st.st_mode);
+}
+
 /* Entries that are skipped are neither packed nor part of what identifies a checkpoint for `expertctl up`, which lists
  * files by this walk, too. */
 static errint_t walk_any(struct walk *walk, FTS *tree, FTSENT *entry, const char *path)
 {
     if (walk->hub_level)
         return walk_hub(walk, entry, path);
+    if (entry->fts_level == 0)
+        walk->device = entry->fts_statp->st_dev;
     if (entry->fts_level == 0 || entry->fts_info == FTS_DP)
         return walk_entry(walk, entry, path);
     bool folder = entry->fts_info == FTS_D;
@@ -144,6 +155,8 @@ static errint_t walk_any(struct walk *walk, FTS *tree, FTSENT *entry, const char
         return note_skipped(walk, path, "is of `hf download`");
     }
     const char *reason = efs_source_skip_reason(entry->fts_accpath, entry->fts_name, folder);
+    if (!reason && folder && is_mount(entry, walk->device))
+        reason = "is another file system";
     if (!reason)
         return walk_entry(walk, entry, path);
     fts_set(tree, entry, FTS_SKIP);

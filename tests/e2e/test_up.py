@@ -399,6 +399,85 @@ if result is not None:
     check("status without an own mount", "expertctl: there is no mount of expertfs that you may read" in lines, lines)
 hidden.unmount()
 
+print("-- a file system below the folder of a model")
+if os.geteuid() == 0:
+    within = shutil.copytree(model, scratch("within"))
+    os.makedirs(f"{within}/mounted")
+    os.makedirs(scratch("elsewhere/target"))
+    shutil.copy(f"{model}/config.json", scratch("elsewhere/target/linked.json"))
+    os.symlink(scratch("elsewhere/target"), f"{within}/link")
+    script = ('mount -t tmpfs within "$1/mounted" && echo more >"$1/mounted/file" && mount -t tmpfs target "$2" && '
+              'echo more >"$2/file" && shift 2 && exec "$@"')
+    result = run("unshare", "-m", "sh", "-c", script, "sh", within, scratch("elsewhere/target"), program("mkexpertfs"), within, scratch("within.efs"))
+    check("mkexpertfs leaves it out, and says so", result.returncode == 0 and "mounted: is another file system, and is not packed" in
+          result.stdout + result.stderr, result)
+    result = run(expertctl, "unpack", "-q", scratch("within.efs"), scratch("within again"))
+    check("a link to one is followed", os.path.exists(scratch("within again/link/file")) and
+          not os.path.exists(scratch("within again/mounted/file")), files_below(scratch("within again")))
+
+print("-- no home, nothing to write, another user's home")
+down("all", *[mount.split()[1].encode().decode("unicode_escape") for mount in mounts_here()]) if mounts_here() else None
+homeless = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_DATA_HOME")}
+where = scratch("where")
+for what, given in (("a store", store), ("a model served in place", quantised)):
+    result = ctl("up", given, where, env=homeless)
+    check(f"{what} and MNT without a home", result.returncode == 0 and is_mounted(where), result)
+    check("again", ctl("up", given, where, env=homeless).returncode == 0)
+    check("down", ctl("down", where, env=homeless).returncode == 0 and os.path.isdir(where))
+    refused(f"{what} without MNT", 1, "no folder for", "up", given, env=homeless)
+os.rmdir(where)
+refused("a folder that cannot be made", 1, "Not a directory|File exists", "up", store, f"{store}/mnt")
+refused("an unknown option and new folders", 2, "unknown option", "up", "-o", "nonsens", store, scratch("data/new/folders"))
+broken = scratch("broken.efs")
+with open(broken, "wb") as file:
+    file.write(b"expertfs" + bytes(9999))
+refused("a damaged store and new folders", 1, "broken.efs", "up", broken, scratch("data/new/folders"))
+check("failed calls leave no folders", not os.path.exists(scratch("data/new")))
+if os.geteuid() == 0:
+    theirs = scratch("theirs")
+    os.mkdir(theirs)
+    os.chown(theirs, 65534, 65534)
+    root_home = scratch("roots")
+    result = run("unshare", "-m", "sh", "-c", 'mkdir -p "$1" && mount --bind "$1" /root && shift && exec "$@"', "sh", root_home, expertctl, "up",
+                 store, env={**homeless, "HOME": theirs})
+    check("root with the home of another user: nothing is made there", result.returncode == 0 and not os.listdir(theirs) and
+          f" on /root/.local/share/expertfs/{NAME}, budget" in result.stdout, (result, os.listdir(theirs)))
+    shared_folder = scratch("shared stores")
+    os.mkdir(shared_folder)
+    open_model = make_model("open model", *NARROW, "--seed=4")
+    check("root packs for all", ctl("up", "--store", shared_folder, open_model, scratch("roots mount")).returncode == 0)
+    down("root's mount", scratch("roots mount"))
+    os.rmdir(scratch("roots mount"))
+    result = as_nobody("""
+        set -e
+        export XDG_DATA_HOME="$2/data" HOME="$2"
+        "$3/expertctl" up --store "$4" "$5"
+        "$3/expertctl" down --all
+        """, other, shared_folder, open_model)
+    if result is not None:
+        check("a user mounts the model that root has packed: found, not packed, the mount point is the user's own",
+              result.returncode == 0 and "packing" not in result.stderr and "/data/expertfs/open model" in result.stdout and
+              len([name for name in os.listdir(shared_folder) if name.endswith(".efs")]) == 1, result)
+
+print("-- down while up is at work in the same folder")
+store, mount = up("for down", model)
+folder = os.open(DATA, os.O_RDONLY | os.O_DIRECTORY)
+fcntl.flock(folder, fcntl.LOCK_SH)  # as `up` has from the making of a mount point until it is mounted
+down("during up", NAME)
+check("the folder that up may just have made stays", os.path.isdir(mount) and not is_mounted(mount))
+fcntl.flock(folder, fcntl.LOCK_UN)
+check("up takes it", up("after down", model)[1] == mount)
+down("alone", NAME)
+check("and it is removed", not os.path.exists(mount))
+shares = []
+for turn in range(4):  # in any order: up never finds its mount point removed
+    calls = [subprocess.Popen([expertctl, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+             for words in (("up", "-o", "budget=64M", model), ("down", NAME))]
+    shares += [call.communicate(timeout=120)[0] for call in calls]
+    ctl("down", NAME)
+check("up and down at once", not [said for said in shares if "make the directory" in said], shares)
+os.close(folder)
+
 print("-- reclaim")
 same = make_model("reclaimed/model", *NARROW, "--seed=3")
 kept = contents(same)["config.json"]

@@ -39,7 +39,8 @@ bool ctl_gguf_is_model(const char *path)
     struct efs_error ignored;
     if (efs_catalog_read(path, NULL, &catalog, &ignored) < 0)
         return false;
-    bool model = catalog.file_count == 1 && catalog.files[0].gguf && catalog.tensor_count > 0 &&
+    bool part = strstr(path, "-of-") != NULL; /* the first part of a split model may have no tensors */
+    bool model = catalog.file_count == 1 && catalog.files[0].gguf && (catalog.tensor_count > 0 || part) &&
                  !catalog.files[0].facts->companion;
     efs_catalog_free(&catalog);
     return model;
@@ -86,13 +87,15 @@ static bool top_is_model(const struct efs_catalog *catalog)
 static void list_models(const struct efs_catalog *catalog, char *names, size_t room, bool *spread)
 {
     const char *before = NULL;
-    size_t before_bytes = 0, count = 0, used = 0;
+    size_t before_bytes = 0, count = 0, used = 0, tensor = 0;
     *names = '\0';
     *spread = false;
     for (size_t f = 0; f < catalog->file_count && !top_is_model(catalog); f++) { /* sorted by path */
         const struct efs_source_file *file = &catalog->files[f];
-        size_t bytes = model_bytes(catalog, file);
-        if (!file->has_tensors || (file->gguf && file->facts->companion) ||
+        size_t bytes = model_bytes(catalog, file), first = tensor;
+        while (tensor < catalog->tensor_count && catalog->tensors[tensor].file == f)
+            tensor++;
+        if (first == tensor || (file->gguf && file->facts->companion) ||
             (before && before_bytes == bytes && strncmp(before, file->path, bytes) == 0))
             continue;
         before = file->path;
