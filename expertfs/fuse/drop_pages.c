@@ -22,7 +22,7 @@
 #include "daemon.h"
 #include "expertfs-private.h"
 
-static void drop_pages_of(const struct efsd *daemon, const char *path)
+static void drop_pages_of(struct efsd *daemon, uint32_t node, const char *path)
 {
     const char *mount = daemon->options.mountpoint;
     struct stat st;
@@ -34,8 +34,10 @@ static void drop_pages_of(const struct efsd *daemon, const char *path)
         close(root);
     if (fd < 0)
         return;
-    if (fstat(fd, &st) == 0 && st.st_dev == daemon->device)
-        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    bool ours = fstat(fd, &st) == 0 && st.st_dev == daemon->device;
+    struct efsd_hollow_pages *hollow = &daemon->opens.hollow[node];
+    for (uint64_t at = 0; ours && efsd_hollow_next(hollow, daemon->tree.nodes[node].bytes, &at);)
+        posix_fadvise(fd, (off_t)at, EFSD_HOLLOW_SLOT_BYTES, POSIX_FADV_DONTNEED);
     close(fd);
 }
 
@@ -52,8 +54,9 @@ static void *drop_pages_run(void *arg)
             continue;
         }
         memcpy(path, drop->path, sizeof(path));
+        uint32_t node = drop->node;
         pthread_mutex_unlock(&drop->lock);
-        drop_pages_of(daemon, path);
+        drop_pages_of(daemon, node, path);
         pthread_mutex_lock(&drop->lock);
         drop->path[0] = '\0';
     }
@@ -76,6 +79,7 @@ void efsd_drop_pages(struct efsd *daemon, uint32_t node)
     pthread_mutex_lock(&drop->lock);
     if (!drop->path[0]) {
         snprintf(drop->path, sizeof(drop->path), "%s", info.path);
+        drop->node = node;
         drop->started = drop->started || efs_thread_start(drop_pages_run, daemon, "efs-drop", &drop->thread) == 0;
         pthread_cond_signal(&drop->wake);
     }

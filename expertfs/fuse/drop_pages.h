@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * drop_pages.h - drops the cached pages of a file that no mapping uses, among them those without data that refused
- * reads have left (read_around.h). The kernel reads ahead only where there is no page.
+ * drop_pages.h - drops cached pages of a file near those without data that refused reads have left (hollow_pages.h),
+ * except pages that are mapped.
  */
 #ifndef EFSD_DROP_PAGES_H
 #define EFSD_DROP_PAGES_H
@@ -18,10 +18,11 @@ struct efsd_drop_pages {
     pthread_t thread;
     bool started, stop;
     char path[1024]; /* of the file to open next, in the mount; "": none */
+    uint32_t node;   /* of this file */
 };
 
 void efsd_drop_pages_init(struct efsd_drop_pages *drop);
-/* Has a thread drop the pages of a file soon; without effect while it waits to drop those of another one. Does not
+/* Has a thread drop these pages of a file soon; without effect while it waits to drop those of another one. Does not
  * block. The first call starts the thread. */
 void efsd_drop_pages(struct efsd *daemon, uint32_t node);
 /* Joins the thread, after the connection to the kernel has ended: until then it may wait for a reply. */

@@ -40,8 +40,8 @@ errint_t efsd_opens_init(struct efsd *daemon)
     pthread_mutex_init(&daemon->opens.lock, NULL);
     daemon->opens.shares = calloc((size_t)daemon->expert_count + 1, sizeof(*daemon->opens.shares));
     daemon->opens.cached = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.cached));
-    daemon->opens.refused = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.refused));
-    return daemon->opens.shares && daemon->opens.cached && daemon->opens.refused ? 0 : -ENOMEM;
+    daemon->opens.hollow = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.hollow));
+    return daemon->opens.shares && daemon->opens.cached && daemon->opens.hollow ? 0 : -ENOMEM;
 }
 
 /* Each open is in one of the two lists, from open_new() to efsd_open_release(). */
@@ -136,8 +136,11 @@ void efsd_opens_free(struct efsd *daemon)
 {
     struct efsd_opens *opens = &daemon->opens;
     free(opens->cached);
-    free(opens->refused);
-    opens->cached = opens->refused = NULL;
+    for (uint32_t node = 0; opens->hollow && node < daemon->tree.count; node++)
+        efsd_hollow_free(&opens->hollow[node]);
+    free(opens->hollow);
+    opens->cached = NULL;
+    opens->hollow = NULL;
     if (!opens->shares)
         return;
     assert(!opens->waiting); /* the engine has completed all leases */
@@ -208,16 +211,6 @@ void efsd_opens_cached(struct efsd *daemon, uint32_t node)
         atomic_store_explicit(cached, true, memory_order_relaxed);
 }
 
-bool efsd_opens_refused(struct efsd *daemon, uint32_t node)
-{
-    return atomic_exchange(&daemon->opens.refused[node], true);
-}
-
-bool efsd_opens_complete(struct efsd *daemon, uint32_t node)
-{
-    return atomic_exchange(&daemon->opens.refused[node], false);
-}
-
 /*
  * True if read() of this open bypasses the page cache. By direct_io=auto this is so for a file that has no pages there,
  * of a checkpoint that does not fit into memory with the budget: the kernel drops a file's pages, for all processes,
@@ -248,8 +241,9 @@ static void open_reply(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
                1);
     uint64_t handle = (uint64_t)(uintptr_t)open;
     atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
-    bool keep_cache = !control && !efsd_opens_complete(daemon, open->node);
-    struct fuse_file_info file = {.fh = handle, .direct_io = direct, .keep_cache = keep_cache, .noflush = 1};
+    if (efsd_hollow_any(&daemon->opens.hollow[open->node]))
+        efsd_drop_pages(daemon, open->node); /* a new reader may be sequential */
+    struct fuse_file_info file = {.fh = handle, .direct_io = direct, .keep_cache = !control, .noflush = 1};
     int rc = backed ? efsd_reply_backed(req, handle, open->share->backing_id) : fuse_reply_open(req, &file);
     if (rc == -ENOENT) /* the open was interrupted: no release will follow */
         efsd_open_release(daemon, open);

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "decode_ahead.h"
+#include "hollow_pages.h"
 #include "mount.h"
 #include "read_around.h"
 
@@ -27,7 +28,6 @@ struct efsd_open {
     uint32_t thread, user; /* thread and user that opened it */
     _Atomic uint32_t references;
     _Atomic uint64_t read_bytes; /* bytes of the file requested from the daemon */
-    _Atomic bool refused_alone;  /* no page of the file was without data when the last read of this open was refused */
     struct efsd_share *share;    /* experts with passthrough, else NULL */
     char *text;                  /* control files: the whole text, generated at open */
     size_t text_bytes;
@@ -36,13 +36,13 @@ struct efsd_open {
 };
 
 struct efsd_opens {
-    pthread_mutex_t lock;        /* guards shares, waiting, answered, and the contents of shares */
-    struct efsd_share **shares;  /* by expert number; NULL: not open */
-    _Atomic bool *cached;        /* by node: it was read for the page cache */
-    _Atomic bool *refused;       /* by node: the page cache has pages without data, since a read was refused */
-    struct efsd_open *waiting;   /* opens that wait for a lease */
-    struct efsd_open *answered;  /* all other opens */
-    _Atomic uint64_t text_bytes; /* of all control files that are open */
+    pthread_mutex_t lock;             /* guards shares, waiting, answered, and the contents of shares */
+    struct efsd_share **shares;       /* by expert number; NULL: not open */
+    _Atomic bool *cached;             /* by node: it was read for the page cache */
+    struct efsd_hollow_pages *hollow; /* by node */
+    struct efsd_open *waiting;        /* opens that wait for a lease */
+    struct efsd_open *answered;       /* all other opens */
+    _Atomic uint64_t text_bytes;      /* of all control files that are open */
 };
 
 /* An open file of the checkpoint or of an expert. */
@@ -62,11 +62,6 @@ void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flag
 void efsd_open_release(struct efsd *daemon, struct efsd_open *open);
 /* Records that the node was read for the page cache. Later opens keep its cached pages. */
 void efsd_opens_cached(struct efsd *daemon, uint32_t node);
-/* Records that a read of the node for the page cache was refused. The next open drops its cached pages, so that a new
- * reader does not find pages without data, which the kernel reads one by one. Returns whether there were any before. */
-bool efsd_opens_refused(struct efsd *daemon, uint32_t node);
-/* Records that the pages without data are dropped. Returns whether there were any. */
-bool efsd_opens_complete(struct efsd *daemon, uint32_t node);
 /* The open of a handle that the kernel sent, possibly to another thread than the one that created it. Takes references
  * on it, each to be dropped by efsd_open_unref(). The thread that answers a read holds one until the reply was sent,
  * because the reader may close the file after the reply. */

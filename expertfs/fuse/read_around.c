@@ -58,15 +58,14 @@ static bool follows(uint64_t ends[], unsigned *count, uint64_t offset, size_t by
     return false;
 }
 
-/* Whether the page is the last of those that show that read(2) made the refused request. */
-static bool note_read(struct efsd_read_around *around, uint64_t offset)
+/* Finds out by a page that was read alone whether read(2) made the refused request. */
+static void note_read(struct efsd_read_around *around, uint64_t offset)
 {
     if (offset != around->refused_begin + around->refused_pages * EFSD_PAGE_BYTES ||
         ++around->refused_pages != READ_PAGES)
-        return false;
+        return;
     around->patience = PATIENCE_MAX;
     around->jumps = 0;
-    return true;
 }
 
 /* Whether the page is one of a sequential reader. */
@@ -118,12 +117,13 @@ enum efsd_read_around_reply efsd_read_around_note(struct efsd *daemon, struct ef
     pthread_mutex_lock(&around->lock);
     bool page = bytes <= EFSD_PAGE_BYTES, random = !page && note_window(around, bytes, offset),
          sequential = page && note_page(around, bytes, offset);
-    bool reads = page && around->refused_end && note_read(around, offset);
+    if (page && around->refused_end)
+        note_read(around, offset);
     bool refuse = random && bytes >= REFUSED_PAGES_MIN * EFSD_PAGE_BYTES && !may_be_folio(around, bytes, offset) &&
                   offset + bytes < node->bytes; /* a folio at the end of the file may be cut there */
     pthread_mutex_unlock(&around->lock);
     if (!refuse || !reads_pages(daemon, node->id, bytes, offset))
-        return sequential ? EFSD_READ_AROUND_SEQUENTIAL : reads ? EFSD_READ_AROUND_READ : EFSD_READ_AROUND_SERVE;
+        return sequential ? EFSD_READ_AROUND_SEQUENTIAL : EFSD_READ_AROUND_SERVE;
     pthread_mutex_lock(&around->lock);
     around->refused_begin = offset;
     around->refused_end = offset + bytes;

@@ -35,7 +35,6 @@ void efsd_read_around_init(struct efsd_read_around *around);
 enum efsd_read_around_reply {
     EFSD_READ_AROUND_SERVE,
     EFSD_READ_AROUND_SEQUENTIAL, /* serve it; pages without data, if there are any, are to be dropped */
-    EFSD_READ_AROUND_READ, /* serve it; read(2) made the request that was refused last, and reads all of its pages */
     /* The kernel then reads the page of the fault alone. An error of a request for one page would reach the program, so
      * that is never refused. */
     EFSD_READ_AROUND_REFUSE,

@@ -110,13 +110,14 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     if (cached) {
         efsd_opens_cached(daemon, open->node);
         enum efsd_read_around_reply reply = efsd_read_around_note(daemon, open, bytes, offset);
-        if (reply == EFSD_READ_AROUND_SEQUENTIAL && efsd_opens_complete(daemon, open->node))
+        struct efsd_hollow_pages *hollow = &daemon->opens.hollow[open->node];
+        if (bytes <= EFSD_PAGE_BYTES)
+            efsd_hollow_read(hollow, offset);
+        if (reply == EFSD_READ_AROUND_SEQUENTIAL && efsd_hollow_any(hollow))
             efsd_drop_pages(daemon, open->node);
-        if (reply == EFSD_READ_AROUND_READ && atomic_load(&open->refused_alone))
-            efsd_opens_complete(daemon, open->node);
         if (reply == EFSD_READ_AROUND_REFUSE) {
             efsd_count(&daemon->counters.reads_refused, 1);
-            atomic_store(&open->refused_alone, !efsd_opens_refused(daemon, open->node));
+            efsd_hollow_refused(hollow, file_bytes, offset, bytes);
             fuse_reply_err(req, EAGAIN);
             efsd_open_unref(open);
             return;

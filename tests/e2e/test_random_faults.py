@@ -35,6 +35,14 @@ def opened():
     return view
 
 
+def opened_after_drop():
+    """An open has the daemon drop pages without data: it opens and closes the file for that."""
+    closed = mount.count("fuse_releases")
+    mapping = opened()
+    check("the daemon has dropped pages", wait_until(lambda: mount.count("fuse_releases") > closed))
+    return mapping
+
+
 def wrong(view, pages):
     return [page for page in pages if view[page * PAGE:(page + 1) * PAGE] != whole[page * PAGE:(page + 1) * PAGE]]
 
@@ -64,12 +72,13 @@ check(f"sequential, the same mapping: {requests} requests for 4000 pages", reque
 
 again = opened()
 check("random again", refused(again) > 20)
-other = opened()
+other = opened_after_drop()
 requests = counted("fuse_reads", other, range(6000, 10000))
 check(f"sequential, a new mapping: {requests} requests for 4000 pages", requests < 2000)
 
 third = opened()
 check("random again", refused(third) > 20)
+opened_after_drop().close()
 before = mount.count("fuse_reads")
 with open(mount / "t.safetensors", "rb", buffering=0) as file:
     check("a new file: the bytes", b"".join(iter(lambda: file.read(1 << 20), b"")) == whole)
@@ -77,6 +86,22 @@ requests = mount.count("fuse_reads") - before
 check(f"a new file: {requests} requests", requests < 2000)
 for mapping in (view, again, other, third):
     mapping.close()
+mount.unmount()
+
+print("-- random faults, and a file that is opened meanwhile")
+mount = Mount(store, "budget=40M,direct_io=off")
+view = opened()
+pages = [page for page in range(PAGES) if page % 3]
+chance.shuffle(pages)
+bad = wrong(view, pages)
+check("the bytes", not bad, bad[:3])
+other = opened_after_drop()
+before = mount.count("fuse_reply_bytes")
+bad = wrong(view, pages)
+check("pages that are mapped stay", not bad and mount.count("fuse_reply_bytes") - before < TENSOR // 20, (bad[:3],
+      mount.count("fuse_reply_bytes") - before))
+view.close()
+other.close()
 mount.unmount()
 
 print("-- read(2) at random, through the page cache")
