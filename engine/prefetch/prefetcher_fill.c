@@ -124,7 +124,7 @@ void efs_prefetcher_print_fill(struct efs *fs, FILE *out)
                                         [FILL_LATER] = "waits for the first plan",
                                         [FILL_TOO_LARGE] = "off: the plan has no room for all experts, coded",
                                         [FILL_DONE] = "done",
-                                        [FILL_UNKNOWN] = "waits: stalls of the machine are not known",
+                                        [FILL_UNKNOWN] = "waits: the kernel does not report how busy the machine is",
                                         [FILL_BUSY] = "waits: the machine is busy",
                                         [FILL_ON] = "reads"};
     const struct efs_machine *machine = efs_plan_thread_machine(fs);

@@ -261,7 +261,7 @@ result = ctl("status", mount.path)
 check("status: which store, how fast, for whom, and what is wrong", result.returncode == 0 and re.match(
       rf"{mount.path} serves {store}\n.* for .* of files, by \w+, up \d+s, pid {mount.daemon.pid}\n\nmemory    .* of 128 MiB used", result.stdout) and
       re.search(r"^from memory +\d+\.\d % +\d+\.\d %$", result.stdout, re.M) and re.search(
-      r"^clients   \d+ files are open, 0 programs use the socket\nproblems  ", result.stdout, re.M), result)
+      r"^clients   \d+ files are open, 0 programs use libexpertfs\nproblems  ", result.stdout, re.M), result)
 check("status: one screen", len(result.stdout.splitlines()) <= 24, result.stdout)
 told = json.loads(ctl("status", "--json", mount.path).stdout)
 check("status --json", told["store"] == store and told["mountpoint"] == mount.path and told["budget_bytes"] == 128 << 20 and

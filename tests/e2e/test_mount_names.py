@@ -67,9 +67,9 @@ for given in (f"{HUB}@other", f"{HUB}/other.gguf"):
     says(given, 1, "neither a path, nor in the cache", "up", given)
 says("the hint has the revision", 1, f"`hf download {HUB} --revision other`", "up", f"{HUB}@other")
 for before in ("https://huggingface.co/", "hf.co/", "hf://"):
-    says(before, 0, f" on {mount}, budget ", "up", before + HUB)
+    says(before, 0, f" on {mount}\nstore: ", "up", before + HUB)
 shutil.rmtree(scratch("hub"))
-says("the store alone", 0, f" on {mount}, budget ", "up", HUB)
+says("the store alone", 0, f" on {mount}\nstore: ", "up", HUB)
 
 print("-- a daemon that was killed")
 listed = json.loads(ctl("ls", "--json").stdout)["mounts"]
@@ -110,7 +110,7 @@ for name in ("two words", "a 'quoted' name", "new\nline"):
     copied(name)
     result = ctl("up", "-o", "budget=64M", name)
     word = result.stdout.rsplit("expertctl down ", 1)[-1]
-    check(f"{name!r}: one line", result.returncode == 0 and result.stdout.count("\n") == 1, result)
+    check(f"{name!r}: four lines", result.returncode == 0 and result.stdout.count("\n") == 4, result)
     check("the shell reads its path", run("bash", "-c", f'"$1" down {word}', "bash", expertctl).returncode == 0, word)
 
 print("-- a name that is not UTF-8, and one of a store")

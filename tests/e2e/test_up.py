@@ -20,13 +20,13 @@ def ctl(*arguments, **more):
 def up(what, *arguments, packs=False):
     """Mounts, and checks the line that it prints; returns (store, mount point)."""
     result = ctl("up", *arguments)
-    line = re.fullmatch(r"(.*) on (.*), budget \S+ .iB( \(auto\))?; next: expertctl status (.*), expertctl down (.*)\n",
+    line = re.fullmatch(r"(.*) on (.*)\nstore: (.*)\nbudget: \S+ .iB(?: \(auto\))?\nnext: expertctl status (.*), expertctl down (.*)\n",
                         result.stdout)
-    check(f"{what}: one line", result.returncode == 0 and line and line[4] == line[2] == line[5], result)
+    check(f"{what}: four lines", result.returncode == 0 and line and line[4] == line[5] and line[4] in (line[1], line[2]), result)
     check(f"{what}: {'packed, which is said' if packs else 'nothing is packed'}", packs == ("packing" in result.stderr), result)
     if not line:
         sys.exit(1)
-    store, mount = (shlex.split(line[number])[0] for number in (1, 2))
+    store, mount = (shlex.split(line[number])[0] for number in (3, 2))
     check(f"{what}: it is mounted", is_mounted(mount), mount)
     return store, mount
 
@@ -141,7 +141,7 @@ namesake = make_model(f"elsewhere/{NAME}", *NARROW, "--seed=9")
 result = ctl("up", namesake)
 check("a namesake of a mounted model: another mount point, which is said", result.returncode == 0 and re.search(
       rf"note: {mount} is a mount of {re.escape(changed)}: {namesake} is mounted on {mount}@\w{{8}}\n", result.stderr), result)
-named = re.search(r" on (\S+), budget", result.stdout)[1]
+named = re.search(r" on (\S+)\n", result.stdout)[1]
 check("the first one stays", open(f"{mount}/config.json", "rb").read() == contents(model)["config.json"] and
       contents(namesake)[files[-1]] == open(f"{named}/{files[-1]}", "rb").read())
 check("again: the same", named in ctl("up", namesake).stdout)
@@ -160,9 +160,9 @@ with open(f"{model}/config.json", "a") as file:
     file.write("\n")
 before = pid_of(mount)
 result = ctl("up", model)
-newest = result.stdout.split(" on ")[0]
+newest = re.search(r"^store: (.*)", result.stdout, re.M)[1]
 check("a model that has changed since it was mounted: the mount is replaced, which is said", result.returncode == 0 and
-      f"note: {mount}: unmounted: it served {model}, which has changed\n" in result.stderr and f" on {mount}, budget" in result.stdout and
+      f"note: {mount}: unmounted: it served {model}, which has changed\n" in result.stderr and f" on {mount}\n" in result.stdout and
       pid_of(mount) != before and newest not in (store, changed), result)
 check("the changed bytes", contents(model)["config.json"] == open(f"{mount}/config.json", "rb").read())
 with open(f"{model}/config.json", "a") as file:
@@ -172,9 +172,9 @@ with open(f"{mount}/config.json"):
     check("a mount in use stays: refused before it packs", result.returncode == 1 and "is a mount of" in result.stderr and
           "packing" not in result.stderr, result)
     result = ctl("up", model)
-    check("without MNT on another mount point", result.returncode == 0 and re.search(rf" on {mount}@\w+, budget", result.stdout), result)
-    down("the new version", re.search(r" on (\S+), budget", result.stdout)[1])
-    newest = result.stdout.split(" on ")[0]
+    check("without MNT on another mount point", result.returncode == 0 and re.search(rf" on {mount}@\w+\n", result.stdout), result)
+    down("the new version", re.search(r" on (\S+)\n", result.stdout)[1])
+    newest = re.search(r"^store: (.*)", result.stdout, re.M)[1]
 down("the version before", mount)
 listed = {row["path"]: row for row in json.loads(ctl("ls", "--json").stdout)["stores"]}
 check("ls --json: sources and their states", (listed[newest]["source"], listed[newest]["source_state"]) == (model, "same") and
@@ -205,7 +205,7 @@ for verb in ("info", "verify", "profile"):
     result = ctl(verb, "nothing")
     check(f"{verb} of another name", result.returncode == 1 and "No such file or directory\nhint: `expertctl ls`" in result.stderr, result)
 result = ctl("up", NAME, other)
-check("up NAME MNT", result.returncode == 0 and f" on {other}, budget" in result.stdout, result)
+check("up NAME MNT", result.returncode == 0 and f" on {other}\n" in result.stdout, result)
 result = ctl("up", NAME, third)
 check("a second mount: a note", result.returncode == 0 and f"is mounted on {other}, too" in result.stderr, result)
 down("both", other, third)
@@ -294,7 +294,7 @@ before = stores()
 result = ctl("up", quantised)
 check("a model that does not shrink is served in place", result.returncode == 0 and stores() == before and
       f"note: {quantised}: packing would save 0.0 %: served in place\n" in result.stderr and
-      result.stdout.startswith(f"{quantised} on {DATA}/quantised, budget "), result)
+      result.stdout.startswith(f"quantised on {DATA}/quantised\nstore: {quantised}\n"), result)
 check("its files", contents(quantised) == {name: data for name, data in contents(f"{DATA}/quantised").items()
       if not name.startswith((".expertfs", "experts/"))})
 told = json.loads(ctl("up", "--json", quantised).stdout)
@@ -318,7 +318,7 @@ print("-- warmup")
 store, mount = up("for warmup", model)
 result = ctl("warmup", mount)
 check("warmup: all files", result.returncode == 0 and re.fullmatch(
-      rf"{mount}: (.*) of \1 in {len(files_below(model))} files, .* read from the store\n", result.stdout), result)
+      rf"{mount}: (.*) of \1 in {len(files_below(model))} files, (\d+) of \2 experts are in memory, .* read from the store\n", result.stdout), result)
 told = json.loads(ctl("warmup", "--json", mount, "config.json", f"{mount}/experts/L00").stdout)
 check("warmup of a file and a folder", told["files"] == 1 + len(os.listdir(f"{mount}/experts/L00")) and
       told["read_bytes"] == told["bytes"] and not told["budget_full"], told)
@@ -335,6 +335,10 @@ wide, small = make_store(make_model("wide", *WIDE)), scratch("small budget")
 up("a small budget", wide, small, "-o", "budget=40M")
 told = json.loads(ctl("warmup", "--json", small).stdout)
 check("warmup stops when the budget is full", told["budget_full"] and told["read_bytes"] < told["bytes"], told)
+table = [line.split() for line in open(f"{small}/.expertfs/experts").read().splitlines()]
+state = table[0].index("state")
+check("and says how many experts are in memory", 0 < told["experts_in_memory"] == sum(row[state] in "FC" for row in table[1:]) <
+      told["experts"] == len(table) - 1, told)
 down("a small budget", small)
 
 print("-- what is refused")
@@ -351,7 +355,12 @@ if os.geteuid() == 0:
     os.mkdir(small)
     result = run("unshare", "-m", "sh", "-c", script, "sh", small, expertctl, "up", "--store", small, model)
     check("a full disk: before the first byte, with the ways out", result.returncode == 1 and re.search(
-        r"not enough free space for the store: about .* are needed, .* are free\nhint: --reclaim", result.stderr), result)
+        r"not enough free space for the store: about .* are needed, .* are free\nhint: --store DIR names a folder on another disk\n",
+        result.stderr), result)
+    wide_kib = sum(os.path.getsize(f"{scratch('wide')}/{name}") for name in files_below(scratch("wide"))) >> 10
+    result = run("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size={wide_kib + 24576}k small "$1" && cp -r "$2" "$1/wide" && '
+                 '"$3" up --store "$1/stores" "$1/wide"', "sh", small, scratch("wide"), expertctl)
+    check("a full disk: --reclaim where it can work", result.returncode == 1 and "hint: --reclaim packs it in place" in result.stderr, result)
     own = scratch("own")
     result = run("unshare", "-m", "sh", "-c", 'mount --make-rprivate / && umount -a -t fuse.expertfs; "$1" up "$2" "$3" >/dev/null && '
                  '"$1" up "$2" "$4" >/dev/null 2>&1 && "$1" down --all; "$1" ls | grep -c " on "', "sh", expertctl, store, own, own + "2")

@@ -36,7 +36,7 @@ mount, elsewhere = f"{DATA}/model", scratch("elsewhere")
 check("elsewhere too", up("-o", "budget=64M", model, elsewhere).returncode == 0)
 for what, given, path in (("the model", [model], mount), ("a path in the mount", [f"{mount}/config.json"], mount),
                           ("with its mount point", [model, elsewhere], elsewhere)):
-    says(f"{what}: a budget", 0, "budget 65.0 MiB", "-o", "budget=65M", *given)
+    says(f"{what}: a budget", 0, "budget: 65.0 MiB", "-o", "budget=65M", *given)
     check(f"{what}: it is set", budget(path) == str(65 << 20), budget(path))
     says(f"{what}: an unknown option", 2, "unknown option \"budgt\"", "-o", "budgt=1G", *given)
     says(f"{what}: no size", 2, "50%", "-o", "budget=50%", *given)

@@ -13,6 +13,7 @@
 #include "size.h"
 #include "stores.h"
 #include "tune.h"
+#include "up_print.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -166,12 +167,17 @@ static errint_t check_space(const struct ctl_model *model, struct efs_error *err
     uint64_t free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
     if (bytes <= free_bytes)
         return 0;
+    struct efs_reclaim_need need;
+    struct efs_error ignored;
+    bool fits =
+        efs_reclaim_check_start(model->path, model->store, &(struct efs_pack_options){0}, &need, &ignored) == 0 &&
+        need.need_bytes <= need.free_bytes;
     return efs_fail(err, -ENOSPC, "%s: not enough free space for the store: about %s are needed, %s are free\nhint: %s",
                     folder, tools_size_print(bytes, needed, sizeof(needed)),
                     tools_size_print(free_bytes, left, sizeof(left)),
-                    model->hub ? "--store DIR names a folder on another disk"
-                               : "--reclaim packs it in place of the checkpoint, which is removed; --store DIR names a "
-                                 "folder on another disk");
+                    fits ? "--reclaim packs it in place of the checkpoint, which is removed; --store DIR names a "
+                           "folder on another disk"
+                         : "--store DIR names a folder on another disk");
 }
 
 /* Runs mkexpertfs. *status: the exit status of `up` if it failed, after its message. */
@@ -366,48 +372,7 @@ static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-/* Prints a path as a word for the shell, on one line. */
-static void print_word(const char *path)
-{
-    static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-:=@%,";
-    bool control = false, quoted = path[strspn(path, safe)] != '\0';
-    for (const char *at = path; *at; at++)
-        control |= (unsigned char)*at < ' ';
-    printf("%s", control ? "$'" : quoted ? "'" : "");
-    for (; *path; path++)
-        if ((unsigned char)*path < ' ')
-            printf("\\%03o", (unsigned)*path);
-        else if (control && strchr("'\\", *path))
-            printf("\\%c", *path);
-        else
-            printf(*path == '\'' ? "'\\''" : "%c", *path);
-    printf("%s", quoted ? "'" : "");
-}
-
-static int print_mount(const struct arguments *a, const struct ctl_model *model, const char *path, const char *config)
-{
-    char store[4200], budget[32], option[16];
-    tools_line_path(config, "store", store, sizeof(store));
-    if (a->json)
-        return ctl_print_json(json_pack("{s:o, s:o, s:o, s:I, s:s, s:b}", "name", ctl_json_text(model->name), "store",
-                                        ctl_json_text(store), "mountpoint", ctl_json_text(path), "budget_bytes",
-                                        (json_int_t)tools_line_number(config, "budget_bytes"), "serving_path",
-                                        tools_line_text(config, "serving_path", option, sizeof(option)), "in_place",
-                                        (int)model->in_place));
-    tools_line_text(config, "budget_size", budget, sizeof(budget));
-    tools_line_text(config, "budget_option", option, sizeof(option));
-    print_word(store);
-    printf(" on ");
-    print_word(path);
-    printf(", budget %s%s; next: expertctl status ", budget, strcmp(option, "auto") == 0 ? " (auto)" : "");
-    print_word(path);
-    printf(", expertctl down ");
-    print_word(path);
-    putchar('\n');
-    return CTL_OK;
-}
-
-/* Prints the line of the mount that was given as MODEL. */
+/* Prints the mount that was given as MODEL. */
 static int up_given_mount(const struct arguments *a, const struct ctl_model *model)
 {
     struct efs_error err = {""};
@@ -417,7 +382,7 @@ static int up_given_mount(const struct arguments *a, const struct ctl_model *mod
         rc = tools_control_read(model->path, "config", &config, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    int status = print_mount(a, model, model->path, config);
+    int status = ctl_up_print(model, model->path, config, a->json);
     free(config);
     return status;
 }
@@ -437,7 +402,7 @@ static int up_store(const struct arguments *a, const struct ctl_model *model, co
     errint_t rc = up_steps(&up, &status, &err);
     lock_drop(&up.lock);
     if (rc == 0)
-        status = a->program ? CTL_OK : print_mount(a, model, up.path, up.config);
+        status = a->program ? CTL_OK : ctl_up_print(model, up.path, up.config, a->json);
     else if (rc != -ECHILD)
         ctl_fail(rc, &err);
     free(up.config);

@@ -12,6 +12,7 @@
 #include "mountpoint.h"
 #include "options.h"
 #include "progress.h"
+#include "sample.h"
 #include "size.h"
 
 #include <errno.h>
@@ -194,6 +195,18 @@ static void mount_counts(const char *root, uint64_t *disk_bytes, uint64_t *evict
     free(stat);
 }
 
+/* The number of experts, and of those that are in memory, full or coded. */
+static void expert_counts(const char *root, size_t *all, size_t *held)
+{
+    struct efs_error ignored;
+    struct ctl_table table = {.text = NULL};
+    *all = *held = 0;
+    if (ctl_table_read(root, "experts", &table, &ignored) == 0)
+        for (*all = table.rows; table.rows; table.rows--)
+            *held += strchr("FC", *ctl_table_cell(&table, table.rows, "state")) != NULL;
+    ctl_table_free(&table);
+}
+
 /* What is read now takes the place of what was read before. */
 static bool budget_is_full(const struct warmup *w)
 {
@@ -249,17 +262,25 @@ static errint_t warm(struct warmup *w, struct tools_progress *progress)
 static int print_result(const struct arguments *a, const struct warmup *w, uint64_t disk)
 {
     char read[16], all[16], files[32], store[16];
+    size_t experts, held;
+    expert_counts(w->root, &experts, &held);
     if (a->json)
-        return ctl_print_json(json_pack("{s:o, s:I, s:I, s:I, s:I, s:b}", "mountpoint", ctl_json_text(w->root), "files",
-                                        (json_int_t)w->file_count, "bytes", (json_int_t)w->total_bytes, "read_bytes",
-                                        (json_int_t)w->done_bytes, "disk_bytes", (json_int_t)disk, "budget_full",
-                                        (int)w->full));
+        return ctl_print_json(json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "mountpoint",
+                                        ctl_json_text(w->root), "files", (json_int_t)w->file_count, "bytes",
+                                        (json_int_t)w->total_bytes, "read_bytes", (json_int_t)w->done_bytes,
+                                        "disk_bytes", (json_int_t)disk, "experts", (json_int_t)experts,
+                                        "experts_in_memory", (json_int_t)held, "budget_full", (int)w->full));
     if (a->quiet)
         return CTL_OK;
-    printf("%s: %s of %s in %s, %s read from the store%s\n", w->root,
-           tools_size_print(w->done_bytes, read, sizeof(read)), tools_size_print(w->total_bytes, all, sizeof(all)),
-           tools_count_print(w->file_count, "file", files, sizeof(files)), tools_size_print(disk, store, sizeof(store)),
-           w->full ? "; stopped: the budget is full" : "");
+    if (w->full)
+        printf("%s: stopped, the budget is full", w->root);
+    else
+        printf("%s: %s of %s in %s", w->root, tools_size_print(w->done_bytes, read, sizeof(read)),
+               tools_size_print(w->total_bytes, all, sizeof(all)),
+               tools_count_print(w->file_count, "file", files, sizeof(files)));
+    if (experts)
+        printf(", %zu of %zu experts are in memory", held, experts);
+    printf(", %s read from the store\n", tools_size_print(disk, store, sizeof(store)));
     return CTL_OK;
 }
 
