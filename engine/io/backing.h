@@ -36,6 +36,7 @@ struct efs_backing_read {
     size_t bytes;                            /* sum of the buffers */
     struct iovec buffers[EFS_IO_JOIN_READS]; /* valid until the result is reported */
     unsigned buffer_count;
+    bool idle;            /* nothing waits for it: the lowest priority that the source has */
     uint32_t segment;     /* the registered segment that contains the only buffer; EFS_NONE: none */
     uintptr_t own;        /* for the backing */
     struct efs_io *first; /* of the queue */

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <linux/ioprio.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +140,8 @@ static void file_prepare(struct backing_file *f, struct efs_backing_read *read)
     else
         io_uring_prep_read(sqe, file, buffer->iov_base, (unsigned)buffer->iov_len, offset);
     sqe->flags |= IOSQE_FIXED_FILE;
+    if (read->idle)
+        sqe->ioprio = IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0);
     io_uring_sqe_set_data(sqe, read);
 }
 

@@ -194,6 +194,7 @@ static void queue_start_read(struct efs_io_queue *q, struct efs_io *io)
     bool idle = io->class == EFS_IO_IDLE, registered = queue_register(q, io->segment);
     struct efs_backing_read *read = q->slots[q->inflight];
     read->first = io;
+    read->idle = idle;
     read->offset = io->offset + io->done;
     read->segment = registered && !io->joined ? io->segment : EFS_NONE;
     read->buffer_count = 0;

@@ -57,6 +57,8 @@ def passes(served, options):
         check("a mapping from before has its bytes", holder.bytes() == original[files[0]])
         check("no page was dropped", mount.count("fuse_reply_bytes") - sent < size * 1.2 and mount.count("disk_bytes") == disk)
         holder.close()
+        decoded = mount.count("decoded_bytes")
+        check("nothing is decoded that no reader requested", decoded <= mount.count("fuse_reply_bytes"), decoded)
         mount.check_budget()
         mount.unmount()
 

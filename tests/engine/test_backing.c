@@ -48,6 +48,7 @@ struct toy {
     unsigned part_first, part_count, part_total, inflight, most_inflight, started_count;
     size_t inflight_bytes, most_bytes;
     uint64_t started[READS]; /* offsets of the first reads, in the order of submission */
+    bool started_idle[READS];
     pthread_t servers[SERVERS];
 };
 
@@ -101,7 +102,7 @@ static void toy_submit(struct efs_backing *b, struct efs_backing_read *read)
     if (offset != read->offset + read->bytes)
         abort();
     if (t->started_count < READS)
-        t->started[t->started_count++] = read->offset;
+        t->started_idle[t->started_count] = read->idle, t->started[t->started_count++] = read->offset;
     t->inflight_bytes += read->bytes;
     t->most_bytes = t->inflight_bytes > t->most_bytes ? t->inflight_bytes : t->most_bytes;
     t->most_inflight = ++t->inflight > t->most_inflight ? t->inflight : t->most_inflight;
@@ -381,6 +382,7 @@ TEST(order_raise_and_cancel)
         assert_int_equal(l->toy.started_count, 1 + 4);
         for (unsigned i = 0; i < 4; i++) {
             assert_int_equal(l->toy.started[1 + i], l->reads[order[i]].io.offset);
+            assert_int_equal(l->toy.started_idle[1 + i], order[i] == 0); /* not the one that was raised */
             check_bytes(l, &l->reads[order[i]]);
         }
         assert_int_equal(l->reads[4].error, -ECANCELED);

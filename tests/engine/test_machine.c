@@ -97,6 +97,28 @@ TEST_WITH(pauses, setup, teardown)
     assert_true(sample(0, 0));
 }
 
+/* A program that wants the processors ends warm reads with the next sample, and they begin after an idle one alone. */
+TEST_WITH(processors_are_wanted, setup, teardown)
+{
+    const uint64_t step = EFS_MACHINE_RUNNING_NS / 1000;
+    sample(0, 0);
+    assert_true(sample(0, 0));
+    for (unsigned i = 0; i < 5; i++) {
+        stalls[0] += step; /* of the warm reads */
+        stalls[1] += step / 5;
+        now_ns += EFS_MACHINE_RUNNING_NS;
+        write_stalls();
+        assert_true(efs_machine_sample(&machine, now_ns));
+    }
+    stalls[1] += step / 2;
+    now_ns += EFS_MACHINE_RUNNING_NS;
+    write_stalls();
+    assert_false(efs_machine_sample(&machine, now_ns));
+    assert_true(machine.share[1] > 0.49 && machine.share[1] < 0.51);
+    assert_false(sample(0, 30));
+    assert_true(sample(0, 0));
+}
+
 TEST_WITH(stalls_that_fall, setup, teardown)
 {
     stalls[0] = 1u << 30;
