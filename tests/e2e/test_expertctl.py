@@ -302,7 +302,7 @@ for line in watch.stdout:
 check("-w: the second print has rates, the experts requested since come first", lines[0][0] == "L01/E002" and
       float(lines[0][5]) > 0 and lines[1][5] == "0.0", lines)
 watch.send_signal(signal.SIGINT)
-check("SIGINT ends it", watch.wait(20) == 130)
+check("SIGINT ends it, which is no failure", watch.wait(20) == 0)
 watch.communicate()
 reading = subprocess.run(["sh", "-c", f"'{expertctl}' status -w 1 '{mount.path}' | head -n 1"], capture_output=True, text=True,
                          timeout=30)

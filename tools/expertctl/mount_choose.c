@@ -36,10 +36,12 @@ errint_t ctl_mount_state(const char *path, int timeout_ms, bool *held)
         return -errno;
     int fd = (int)syscall(SYS_pidfd_open, child, 0);
     struct pollfd ended = {.fd = fd, .events = POLLIN};
-    bool hangs = fd >= 0 && poll(&ended, 1, timeout_ms) == 0;
+    int answers = -1;
+    while (fd >= 0 && (answers = poll(&ended, 1, timeout_ms)) < 0 && errno == EINTR) {
+    }
     if (fd >= 0)
         close(fd);
-    if (hangs) {
+    if (answers == 0) {
         bool killed = ctl_child_kill(child);
         if (held)
             *held = !killed;
