@@ -220,7 +220,8 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
 bool efs_reclaim_unfinished(const char *out);
 
 /* The checks of efs_pack() with options->weights that do not read weights: fails if weights or parts of them are
- * missing, or present twice. -ENODATA, -EUCLEAN, -ENOENT, ... */
+ * missing, or present twice; of one part of a split model, with the parts next to it. -ENODATA, -EUCLEAN, -ENOENT,
+ * ... */
 errint_t efs_pack_check(const char *src, struct efs_error *err);
 /* Whether src, a directory or a file, has the names, sizes and bytes of all files that were packed into the store.
  * Reads src up to the first difference; blocks. progress may be NULL. 0; -ESTALE: it has not, and err names the file;

@@ -181,10 +181,11 @@ errint_t efs_pack_check(const char *src, struct efs_error *err)
 {
     const struct efs_pack_options options = {.weights = true};
     struct efs_catalog catalog;
-    errint_t rc = efs_catalog_read(src, NULL, &catalog, err);
+    bool parts;
+    errint_t rc = efs_catalog_read_parts(src, &catalog, &parts, err);
     if (rc < 0)
         return rc;
-    rc = efs_pack_check_weights(src, &catalog, &options, err);
+    rc = efs_pack_check_weights(parts ? catalog.root : src, &catalog, &options, err);
     efs_catalog_free(&catalog);
     return rc;
 }

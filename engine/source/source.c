@@ -168,6 +168,19 @@ errint_t efs_catalog_read(const char *src, const char *experts, struct efs_catal
     return ret == 0 ? efs_catalog_parse(catalog, experts, err) : ret;
 }
 
+errint_t efs_catalog_read_parts(const char *src, struct efs_catalog *catalog, bool *added, struct efs_error *err)
+{
+    errint_t ret = efs_catalog_list(src, catalog, err);
+
+    if (ret < 0)
+        return ret;
+    ret = efs_catalog_add_parts(catalog, added, err);
+    if (ret == 0)
+        return efs_catalog_parse(catalog, NULL, err);
+    efs_catalog_free(catalog);
+    return ret;
+}
+
 void efs_catalog_free(struct efs_catalog *catalog)
 {
     for (size_t i = 0; i < catalog->file_count; i++) {

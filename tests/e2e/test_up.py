@@ -301,6 +301,21 @@ told = json.loads(ctl("up", "--json", quantised).stdout)
 check("again: the same mount", told["mountpoint"] == f"{DATA}/quantised" and told["in_place"], told)
 check("status finds nothing wrong with its store", "replaced" not in ctl("status", f"{DATA}/quantised").stdout)
 down("served in place", "quantised")
+print("-- a model that is served in place and has changed")
+changing = shutil.copytree(quantised, scratch("changing"))
+mount = re.search(" on (.*), budget", ctl("up", changing).stdout)[1]
+first = pid_of(mount)
+check("unchanged: the same mount", ctl("up", changing).returncode == 0 and pid_of(mount) == first)
+with open(f"{mount}/.expertfs/config") as file:
+    started = int(re.search(r"^started: (\d+)", file.read(), re.M)[1])
+wait_until(lambda: time.time() > started + 1.1)  # the mount says when it began in seconds
+tensor_file(f"{changing}/model.safetensors", [f"model.layers.0.mlp.experts.{expert}.{part}_proj.weight"
+            for expert in range(5) for part in ("gate", "up", "down")], "U8")
+result = ctl("up", changing)
+check("changed: mounted again, which is said", result.returncode == 0 and
+      f"note: {mount}: unmounted: it served {changing}, which has changed" in result.stderr and pid_of(mount) != first, result)
+check("the new bytes", contents(changing)["model.safetensors"] == open(f"{mount}/model.safetensors", "rb").read())
+down("changed", mount)
 result = ctl("up", quantised, "--", "cmp", f"{quantised}/model.safetensors", "{}/model.safetensors")
 check("a program on it", result.returncode == 0 and "warning" not in result.stderr, result)
 tensor_file(f"{scratch('dense')}.safetensors", [f"block.{layer}.weird.{part}" for layer in range(4) for part in "ab"], "U8")

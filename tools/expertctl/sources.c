@@ -77,27 +77,32 @@ static bool record_next(FILE *in, struct ctl_sources *sources)
     return false;
 }
 
-/* The record of a store, at its first source; the caller closes it. NULL: there is none of this store's content. */
-static FILE *record_open(const char *store)
+/* The record of a store, at its first source; hash: of the store that it is of. The caller closes it. NULL: there is
+ * none. */
+static FILE *record_open(const char *store, uint64_t *hash)
 {
-    char path[4400], line[64] = "", hash[32];
+    char path[4400];
+    snprintf(path, sizeof(path), "%s" CTL_SOURCES_END, store);
+    FILE *in = fopen(path, "re");
+    if (in && fscanf(in, "store: %16" SCNx64 "\n", hash) == 1)
+        return in;
+    if (in)
+        fclose(in);
+    return NULL;
+}
+
+/* Closes the record. Whether it is of this store: reads the index. */
+static bool record_close(FILE *in, const char *store, uint64_t hash)
+{
     struct efs_store *opened;
     struct efs_store_info info;
     struct efs_error ignored;
-    snprintf(path, sizeof(path), "%s" CTL_SOURCES_END, store);
-    FILE *in = fopen(path, "re");
-    if (!in || !fgets(line, sizeof(line), in) || efs_store_open(store, &opened, &ignored) < 0) {
-        if (in)
-            fclose(in);
-        return NULL;
-    }
+    fclose(in);
+    if (efs_store_open(store, &opened, &ignored) < 0)
+        return false;
     efs_store_info(opened, &info);
     efs_store_close(opened);
-    snprintf(hash, sizeof(hash), "store: %016" PRIx64 "\n", info.content_hash);
-    if (!info.in_place && strcmp(line, hash) == 0)
-        return in;
-    fclose(in);
-    return NULL;
+    return !info.in_place && info.content_hash == hash;
 }
 
 static void record_print(FILE *out, const struct ctl_sources *sources)
@@ -121,6 +126,7 @@ static errint_t record_write(FILE *out, const char *store, const struct ctl_sour
     struct efs_store *opened;
     struct efs_store_info info;
     struct ctl_sources old;
+    uint64_t hash;
     errint_t rc = efs_store_open(store, &opened, err);
     if (rc < 0)
         return rc;
@@ -128,8 +134,8 @@ static errint_t record_write(FILE *out, const char *store, const struct ctl_sour
     efs_store_close(opened);
     fprintf(out, "store: %016" PRIx64 "\n", info.content_hash);
     record_print(out, sources);
-    FILE *in = record_open(store);
-    while (in && record_next(in, &old)) {
+    FILE *in = record_open(store, &hash);
+    while (in && hash == info.content_hash && record_next(in, &old)) {
         struct ctl_sources now = {.count = 0};
         struct efs_error ignored;
         if (strcmp(old.path, sources->path) != 0 && ctl_sources_list(old.path, &now, &ignored) == 0 &&
@@ -165,16 +171,19 @@ errint_t ctl_sources_record(const char *store, const struct ctl_sources *sources
 
 static bool record_has(const char *store, const struct ctl_sources *sources)
 {
-    FILE *in = record_open(store);
+    uint64_t hash;
+    FILE *in = record_open(store, &hash);
     struct ctl_sources is;
     bool found = false;
     while (in && !found && record_next(in, &is)) {
         found = ctl_sources_are_equal(&is, sources);
         ctl_sources_free(&is);
     }
+    if (found)
+        return record_close(in, store, hash);
     if (in)
         fclose(in);
-    return found;
+    return false;
 }
 
 /* Whether the files have the names, sizes and bytes that were packed into a store; reads them up to the first
@@ -246,7 +255,8 @@ static enum ctl_source_state source_state(const struct ctl_sources *is)
 
 enum ctl_source_state ctl_sources_state(const char *store, char *path, size_t room)
 {
-    FILE *in = record_open(store);
+    uint64_t hash;
+    FILE *in = record_open(store, &hash);
     struct ctl_sources is;
     enum ctl_source_state best = CTL_SOURCE_UNKNOWN;
     *path = '\0';
@@ -258,21 +268,18 @@ enum ctl_source_state ctl_sources_state(const char *store, char *path, size_t ro
         }
         ctl_sources_free(&is);
     }
-    if (in)
-        fclose(in);
-    return best;
+    return in && record_close(in, store, hash) ? best : CTL_SOURCE_UNKNOWN;
 }
 
 bool ctl_sources_has_path(const char *store, const char *path)
 {
-    FILE *in = record_open(store);
+    uint64_t hash;
+    FILE *in = record_open(store, &hash);
     struct ctl_sources is;
     bool found = false;
     while (in && !found && record_next(in, &is)) {
         found = strcmp(is.path, path) == 0;
         ctl_sources_free(&is);
     }
-    if (in)
-        fclose(in);
-    return found;
+    return in && record_close(in, store, hash) && found;
 }
