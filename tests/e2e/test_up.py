@@ -303,7 +303,7 @@ check("status finds nothing wrong with its store", "replaced" not in ctl("status
 down("served in place", "quantised")
 print("-- a model that is served in place and has changed")
 changing = shutil.copytree(quantised, scratch("changing"))
-mount = re.search(" on (.*), budget", ctl("up", changing).stdout)[1]
+mount = re.search(" on (.*)\n", ctl("up", changing).stdout)[1]
 first = pid_of(mount)
 check("unchanged: the same mount", ctl("up", changing).returncode == 0 and pid_of(mount) == first)
 with open(f"{mount}/.expertfs/config") as file:
@@ -465,7 +465,7 @@ if os.geteuid() == 0:
     result = run("unshare", "-m", "sh", "-c", 'mkdir -p "$1" && mount --bind "$1" /root && shift && exec "$@"', "sh", root_home, expertctl, "up",
                  store, env={**homeless, "HOME": theirs})
     check("root with the home of another user: nothing is made there", result.returncode == 0 and not os.listdir(theirs) and
-          f" on /root/.local/share/expertfs/{NAME}, budget" in result.stdout, (result, os.listdir(theirs)))
+          f" on /root/.local/share/expertfs/{NAME}\n" in result.stdout, (result, os.listdir(theirs)))
     shared_folder = scratch("shared stores")
     os.mkdir(shared_folder)
     open_model = make_model("open model", *NARROW, "--seed=4")
