@@ -8,6 +8,7 @@
 #include "simd_avx512.h"
 
 #define EFS_SM_AHEAD 8192
+#define EFS_EXPONENTS_FIRST 0
 #define EFS_MANY_ROWS 3
 #define EFS_MANY_TOKENS 4
 /* Keeps v in a register. gcc reloads it for each use instead, and the loop is bound by load ports. */

@@ -8,6 +8,7 @@
 #include "simd_neon.h"
 
 #define EFS_SM_AHEAD 4096
+#define EFS_EXPONENTS_FIRST 0
 #define EFS_MANY_ROWS 1
 #define EFS_MANY_TOKENS 3
 #define EFS_IN_REGISTER(v) ((void)(v))
