@@ -39,7 +39,7 @@ static bool ends_with(const char *path, const char *end)
     return n > m && strcmp(path + n - m, end) == 0;
 }
 
-/* Whether the file is what a program has downloaded so far. */
+/* Whether the file has the name of a download in progress. */
 static bool is_download(const char *path)
 {
     const char *name = path + efs_source_folder(path);
@@ -87,8 +87,7 @@ static errint_t mark_listed(struct efs_catalog *catalog, const struct efs_source
     return 0;
 }
 
-/* Looks for such files beside a path that no listing covers: of a file that was given alone (all), and the target of a
- * link. */
+/* Looks in the folder of a path that was not listed: of a file that was given alone (all), or the target of a link. */
 static errint_t mark_path(struct efs_source_file *file, const char *path, bool all)
 {
     errint_t ret = 0;

@@ -12,6 +12,60 @@
 
 #define EXPERTS_MAX (1u << 24)
 
+/* Whether a tensor goes with a fused one: by its name, or as it has one dimension only. */
+static bool has_scales(const struct efs_source_tensor *tensor, struct efs_name_match *match)
+{
+    if (!efs_source_match_name(tensor->name, match))
+        return false;
+    if (match->kind == EFS_NAME_FUSED && tensor->dims == 1)
+        match->kind = EFS_NAME_SCALES;
+    return match->kind == EFS_NAME_SCALES;
+}
+
+static int compare_layers(const void *a, const void *b)
+{
+    const struct efs_expert_range *x = a, *y = b;
+
+    if (x->stack != y->stack)
+        return x->stack < y->stack ? -1 : 1;
+    return x->layer < y->layer ? -1 : x->layer > y->layer;
+}
+
+/* The experts of the layer that a match names; layers: fused tensors, sorted. */
+static uint32_t experts_of(const struct efs_naming *naming, const struct efs_expert_range *layers, size_t count,
+                           const struct efs_name_match *match)
+{
+    struct efs_expert_range key = {.layer = match->layer};
+
+    while (key.stack < naming->stack_count && strcmp(naming->stacks[key.stack], match->stack) != 0)
+        key.stack++;
+    const struct efs_expert_range *layer = bsearch(&key, layers, count, sizeof(*layers), compare_layers);
+    return layer ? layer->count : 0;
+}
+
+/* Assigns scales to the experts of the fused tensors of their layers. */
+static errint_t match_scales(struct efs_naming *naming)
+{
+    const struct efs_catalog *catalog = naming->catalog;
+    struct efs_expert_range *layers = efs_sys_calloc(catalog->tensor_count + 1, sizeof(*layers));
+    struct efs_name_match match;
+    size_t count = 0;
+    errint_t ret = layers ? 0 : -ENOMEM;
+
+    for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++)
+        if (naming->ranges[i].fused)
+            layers[count++] = naming->ranges[i];
+    if (count)
+        qsort(layers, count, sizeof(*layers), compare_layers);
+    for (size_t i = 0; ret == 0 && count && i < catalog->tensor_count; i++)
+        if (naming->ranges[i].count == 0 && has_scales(&catalog->tensors[i], &match)) {
+            match.count = experts_of(naming, layers, count, &match);
+            ret = match.count ? efs_naming_set(naming, i, &match) : 0;
+        }
+    free(layers);
+    return ret;
+}
+
 /* Finds experts by the expression and by names that are known. */
 static errint_t match_names(struct efs_naming *naming, const regex_t *regex, struct efs_error *err)
 {
@@ -23,12 +77,14 @@ static errint_t match_names(struct efs_naming *naming, const regex_t *regex, str
     for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++) {
         const struct efs_source_tensor *tensor = &catalog->tensors[i];
         bool by_regex = regex && efs_source_match_regex(tensor->name, regex, &match);
-        if (by_regex || efs_source_match_name(tensor->name, &match))
+        if (by_regex || (efs_source_match_name(tensor->name, &match) && match.kind != EFS_NAME_SCALES))
             ret = efs_naming_set(naming, i, &match);
         used |= by_regex && naming->ranges[i].count;
         if (naming->ranges[i].count && naming->facts[tensor->file])
             naming->facts[tensor->file]->matched = true;
     }
+    if (ret == 0)
+        ret = match_scales(naming);
     if (ret == 0 && regex && !used)
         ret = efs_fail(err, -EINVAL, "%s: --experts '%s': finds no tensor of experts", catalog->root, naming->experts);
     return ret;

@@ -4,7 +4,7 @@
  *
  * Programs that allocate a file first and fill it in any order (aria2, axel, ollama, torrents) leave a valid header,
  * and ranges that read as zeros: holes, or allocated blocks that the file system has marked as unwritten
- * (fallocate(2)). lseek(2) reports the latter as data once they were read and are in the page cache (ext4, xfs), so
+ * (fallocate(2)). lseek(2) reports such blocks as data once they were read and are in the page cache (ext4, xfs), so
  * FS_IOC_FIEMAP is used, too.
  */
 #include "source.h"

@@ -7,7 +7,8 @@
  * in stack "" and "encoder.block.3..." in stack "encoder".
  *
  * Patterns: {L} and {E} are decimal numbers without leading zeros, {a|b} is one of the words, * at the end is one
- * character or more, any other character matches itself. The first matching row is used.
+ * character or more, {S} is "." or "_" and one of suffixes[] at the end; any other character matches itself. The first
+ * matching row is used.
  */
 #include "source_names.h"
 
@@ -19,6 +20,10 @@ struct row {
     enum efs_name_kind kind;
     const char *pattern;
 };
+
+/* GroveMoE: its chunk experts, each shared by several experts of the layer, have their own numbers and are a stack. */
+#define GROVE "grove"
+#define GROVE_STACK "chunk"
 
 /* More specific rows precede more general ones. The families are named by their first model. */
 static const struct row table[] = {
@@ -49,8 +54,34 @@ static const struct row table[] = {
     {"mlx", EFS_NAME_FUSED, "layers.{L}.experts.switch_glu.*"},
     {"gguf", EFS_NAME_FUSED, "blk.{L}.ffn_{gate_up|gate|up|down}_exps.{weight|bias}"},
     {"gguf", EFS_NAME_EXPERT, "blk.{L}.ffn_{gate|up|down}.{E}.{weight|bias}"},
+    {GROVE, EFS_NAME_EXPERT, "layers.{L}.mlp.chunk_experts.{E}.*"},
+    {GROVE, EFS_NAME_FUSED, "blk.{L}.ffn_{gate|up|down}_chexps.{weight|bias}"},
+    {GROVE, EFS_NAME_SCALES, "blk.{L}.ffn_{gate|up|down}_chexps{S}"},
+    {"gguf", EFS_NAME_SCALES, "blk.{L}.ffn_{gate_up|gate|up|down}_exps{S}"},
+    {"fused", EFS_NAME_SCALES, "layers.{L}.{mlp|feed_forward|mixer}.experts.{gate_up_proj|up_proj|down_proj}{S}"},
+    {"fused", EFS_NAME_SCALES, "layers.{L}.experts.{gate_up_proj|down_proj}{S}"},
 };
 #define ROWS (sizeof(table) / sizeof(table[0]))
+
+/* Of tensors that go with a fused one, in the names of compressed-tensors, ModelOpt, GGUF. */
+static const char *const suffixes[] = {"bias",
+                                       "scale",
+                                       "scales",
+                                       "scale_inv",
+                                       "amax",
+                                       "weight_scale",
+                                       "weight_scale_2",
+                                       "weight_scale_inv",
+                                       "weight_amax",
+                                       "input_scale",
+                                       "input_amax",
+                                       "global_scale",
+                                       "weight_global_scale",
+                                       "input_global_scale",
+                                       "weight_zero_point",
+                                       "weight_quantizer._amax",
+                                       "weight_quantizer._scale",
+                                       "input_quantizer._amax"};
 
 /* Parts of a prefix that do not distinguish stacks. */
 static const char *const common_parts[] = {"model", "language_model", "transformer", "backbone"};
@@ -83,6 +114,14 @@ static const char *match_word(const char *pattern, const char *text)
     return NULL;
 }
 
+static bool is_suffix(const char *text)
+{
+    for (size_t i = 0; (*text == '.' || *text == '_') && i < sizeof(suffixes) / sizeof(suffixes[0]); i++)
+        if (strcmp(text + 1, suffixes[i]) == 0)
+            return true;
+    return false;
+}
+
 static bool match_pattern(const char *pattern, const char *text, struct efs_name_match *match)
 {
     while (*pattern) {
@@ -93,6 +132,8 @@ static bool match_pattern(const char *pattern, const char *text, struct efs_name
                 return false;
             continue;
         }
+        if (strncmp(pattern, "{S}", 3) == 0)
+            return is_suffix(text);
         if (strncmp(pattern, "{L}", 3) == 0)
             text = efs_source_match_number(text, EFS_SOURCE_LAYER_MAX, &match->layer);
         else if (strncmp(pattern, "{E}", 3) == 0)
@@ -138,13 +179,29 @@ bool efs_source_stack_of(const char *prefix, size_t bytes, char stack[EFS_SOURCE
     return true;
 }
 
+/* Appends the stack that a row adds to that of the prefix. false: it does not fit. */
+static bool append_stack(char stack[EFS_SOURCE_STACK_BYTES_MAX + 1], const struct row *row)
+{
+    size_t used = strlen(stack);
+
+    if (strcmp(row->family, GROVE) != 0)
+        return true;
+    if (used + (used > 0) + strlen(GROVE_STACK) > EFS_SOURCE_STACK_BYTES_MAX)
+        return false;
+    if (used)
+        stack[used++] = '-';
+    memcpy(stack + used, GROVE_STACK, sizeof(GROVE_STACK));
+    return true;
+}
+
 bool efs_source_match_name(const char *name, struct efs_name_match *match)
 {
     for (const char *text = name; text; text = strchr(text, '.'), text = text ? text + 1 : NULL)
         for (unsigned i = 0; i < ROWS; i++) {
             *match = (struct efs_name_match){.kind = table[i].kind, .family = table[i].family, .rank = i + 1};
             if (match_pattern(table[i].pattern, text, match))
-                return efs_source_stack_of(name, (size_t)(text - name), match->stack);
+                return efs_source_stack_of(name, (size_t)(text - name), match->stack) &&
+                       append_stack(match->stack, &table[i]);
         }
     return false;
 }

@@ -11,9 +11,9 @@
 #define EFS_SOURCE_EXPERT_MAX 999999u
 #define EFS_SOURCE_STACK_BYTES_MAX 31u /* with layer and expert it forms a file name */
 
-/* What the first dimension of a tensor counts: nothing of experts, experts, or rows of all experts one after the
- * other. */
-enum efs_name_kind { EFS_NAME_EXPERT, EFS_NAME_FUSED, EFS_NAME_ROWS };
+/* The first dimension of a tensor counts: nothing of experts; experts; rows of all experts one after the other;
+ * experts, if it is that of a fused tensor of the layer (scales of it). */
+enum efs_name_kind { EFS_NAME_EXPERT, EFS_NAME_FUSED, EFS_NAME_ROWS, EFS_NAME_SCALES };
 
 struct efs_name_match {
     enum efs_name_kind kind;
@@ -21,6 +21,7 @@ struct efs_name_match {
     /* The family of a checkpoint is that of the smallest rank of its tensors. 0: by an expression. */
     unsigned rank;
     uint32_t layer, expert;
+    uint32_t count; /* of SCALES: the experts of the layer's fused tensors; 0: none */
     char stack[EFS_SOURCE_STACK_BYTES_MAX + 1];
 };
 

@@ -10,12 +10,13 @@
 #define FUSED_EXPERTS_MAX 65536u
 #define STACKS_MAX 256u
 
-/* Whether the tensor divides into `count` slices of whole bytes, each with the shape [shape[0] / count, ...]. */
-static bool can_divide(const struct efs_source_tensor *tensor, uint64_t count)
+/* Whether the tensor has `dims` dimensions or more and divides into `count` slices of whole bytes, each with the shape
+ * [shape[0] / count, ...]. */
+static bool can_divide(const struct efs_source_tensor *tensor, uint32_t dims, uint64_t count)
 {
     uint64_t shape[EFS_MAX_DIMS] = {0}, slice;
 
-    if (!efs_dtype_info(tensor->dtype) || tensor->dims < 2 || tensor->bytes == 0 || count == 0 ||
+    if (!efs_dtype_info(tensor->dtype) || tensor->dims < dims || tensor->bytes == 0 || count == 0 ||
         count > FUSED_EXPERTS_MAX || tensor->shape[0] % count != 0)
         return false;
     memcpy(shape, tensor->shape, tensor->dims * sizeof(shape[0]));
@@ -32,7 +33,7 @@ static uint32_t rows_count(const struct efs_source_facts *facts, const struct ef
     if (tensor->dims == EFS_MAX_DIMS)
         return 0;
     for (unsigned i = 0; facts && i < facts->count_count; i++)
-        if (can_divide(tensor, facts->counts[i])) {
+        if (can_divide(tensor, 2, facts->counts[i])) {
             if (count)
                 return 0;
             count = facts->counts[i];
@@ -53,7 +54,7 @@ static bool has_count(const struct efs_source_facts *facts, uint64_t count)
 static void set_first_dimension(const struct efs_source_facts *facts, const struct efs_source_tensor *tensor,
                                 const struct efs_name_match *match, struct efs_expert_range *range)
 {
-    bool fused = match->kind == EFS_NAME_FUSED && can_divide(tensor, tensor->shape[0]);
+    bool fused = match->kind == EFS_NAME_FUSED && can_divide(tensor, 2, tensor->shape[0]);
     bool try_rows = match->kind == EFS_NAME_ROWS || (match->rank == 0 && !has_count(facts, tensor->shape[0]));
     uint32_t rows = try_rows ? rows_count(facts, tensor) : 0;
 
@@ -87,7 +88,10 @@ errint_t efs_naming_set(struct efs_naming *naming, size_t index, const struct ef
     struct efs_expert_range range = {
         .family = match->family, .rank = match->rank, .layer = match->layer, .expert = match->expert, .count = 1};
 
-    if (match->kind != EFS_NAME_EXPERT)
+    if (match->kind == EFS_NAME_SCALES) {
+        range.fused = tensor->dims && tensor->shape[0] == match->count && can_divide(tensor, 1, match->count);
+        range.count = range.fused ? match->count : 0;
+    } else if (match->kind != EFS_NAME_EXPERT)
         set_first_dimension(naming->facts[tensor->file], tensor, match, &range);
     if (range.count == 0)
         return 0;

@@ -125,7 +125,7 @@ static void check_tensors(const struct efs_catalog *catalog)
         if (tensor->tensor_class == EFS_CLASS_EXPERT)
             assert_true(tensor->expert_first < catalog->expert_count);
         if (tensor->tensor_class == EFS_CLASS_FUSED) {
-            assert_true(tensor->dims >= 2 && tensor->shape[0] >= 1 && tensor->bytes % tensor->shape[0] == 0);
+            assert_true(tensor->dims >= 1 && tensor->shape[0] >= 1 && tensor->bytes % tensor->shape[0] == 0);
             assert_true(tensor->shape[0] <= catalog->expert_count - tensor->expert_first);
             for (uint64_t e = 0; e < tensor->shape[0]; e++)
                 assert_int_equal(catalog->experts[tensor->expert_first + e].expert, e);

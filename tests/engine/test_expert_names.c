@@ -118,6 +118,86 @@ TEST(leaves_other_names_dense)
     efs_catalog_free(&catalog);
 }
 
+/* Scales of a fused tensor, where their first dimension counts its experts. */
+TEST(scales_belong_to_experts)
+{
+    static const struct {
+        const char *fused, *scales[8];
+    } models[] = {
+        {"blk.3.ffn_up_exps.weight",
+         {"blk.3.ffn_up_exps.scale", "blk.3.ffn_gate_exps.input_scale", "blk.3.ffn_down_exps.bias"}},
+        {"model.layers.3.mlp.experts.gate_up_proj",
+         {"model.layers.3.mlp.experts.gate_up_proj_weight_scale", "model.layers.3.mlp.experts.down_proj_input_scale",
+          "model.layers.3.mlp.experts.down_proj.weight_scale_2", "model.layers.3.mlp.experts.down_proj_amax",
+          "model.layers.3.mlp.experts.gate_up_proj_weight_quantizer._amax"}},
+        {"language_model.model.layers.3.feed_forward.experts.down_proj",
+         {"language_model.model.layers.3.feed_forward.experts.down_proj_weight_scale_inv",
+          "language_model.model.layers.3.feed_forward.experts.gate_up_proj.input_amax"}},
+        {"model.layers.3.block_sparse_moe.input_linear.weight", {"model.layers.3.block_sparse_moe.input_linear.scale"}},
+        {"model.layers.3.mlp.switch_mlp.up_proj.weight", {"model.layers.3.mlp.switch_mlp.up_proj.scales"}},
+        {"backbone.layers.3.mixer.experts.up_proj", {"backbone.layers.3.mixer.experts.up_proj_scale"}},
+    };
+    static const uint64_t fused[] = {4, 2, 2}, each[] = {4}, rows[] = {4, 2}, one[] = {1}, other[] = {2, 4};
+
+    for (size_t m = 0; m < sizeof(models) / sizeof(models[0]); m++)
+        for (size_t s = 0; s < 8 && models[m].scales[s]; s++) {
+            const struct {
+                const uint64_t *shape;
+                uint32_t dims;
+                enum efs_tensor_class tensor_class;
+            } shapes[] = {{each, 1, EFS_CLASS_FUSED},
+                          {rows, 2, EFS_CLASS_FUSED},
+                          {one, 1, EFS_CLASS_DENSE},
+                          {NULL, 0, EFS_CLASS_DENSE}};
+            for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+                struct named_model model = {0};
+                struct efs_catalog catalog;
+                named_model_add_shape(&model, models[m].scales[s], shapes[i].dims, shapes[i].shape);
+                named_model_add_shape(&model, models[m].fused, 3, fused);
+                named_model_read(&model, &catalog);
+                assert_int_equal(catalog.expert_count, 4);
+                expect_tensor(&catalog, models[m].scales[s], shapes[i].tensor_class, "", 3, 0);
+                efs_catalog_free(&catalog);
+            }
+        }
+    /* Another layer's; another number of experts */
+    struct named_model model = {0};
+    struct efs_catalog catalog;
+    named_model_add_shape(&model, "blk.0.ffn_up_exps.weight", 3, fused);
+    named_model_add_shape(&model, "blk.1.ffn_up_exps.scale", 1, each);
+    named_model_add_shape(&model, "blk.0.ffn_up_exps.scale", 2, other);
+    named_model_read(&model, &catalog);
+    assert_int_equal(count_class(&catalog, EFS_CLASS_FUSED), 1);
+    efs_catalog_free(&catalog);
+}
+
+/* Experts of GroveMoE that several experts share, counted apart from these. */
+TEST(chunk_experts_are_a_stack)
+{
+    static const uint64_t fused[] = {4, 2, 2}, chunks[] = {2, 2, 2}, each[] = {2};
+    struct named_model model = {0};
+    struct efs_catalog catalog;
+
+    named_model_add(&model, 1, "model.layers.0.mlp.experts.3.up_proj.weight");
+    named_model_add(&model, 1, "model.layers.0.mlp.chunk_experts.1.up_proj.weight");
+    named_model_read(&model, &catalog);
+    expect_tensor(&catalog, "model.layers.0.mlp.experts.3.up_proj.weight", EFS_CLASS_EXPERT, "", 0, 3);
+    expect_tensor(&catalog, "model.layers.0.mlp.chunk_experts.1.up_proj.weight", EFS_CLASS_EXPERT, "chunk", 0, 1);
+    assert_string_equal(catalog.family, "qwen-moe");
+    efs_catalog_free(&catalog);
+
+    model = (struct named_model){0};
+    named_model_add_shape(&model, "blk.5.ffn_up_exps.weight", 3, fused);
+    named_model_add_shape(&model, "blk.5.ffn_up_chexps.weight", 3, chunks);
+    named_model_add_shape(&model, "blk.5.ffn_up_chexps.scale", 1, each);
+    named_model_read(&model, &catalog);
+    assert_int_equal(catalog.expert_count, 6);
+    expect_tensor(&catalog, "blk.5.ffn_up_exps.weight", EFS_CLASS_FUSED, "", 5, 0);
+    expect_tensor(&catalog, "blk.5.ffn_up_chexps.weight", EFS_CLASS_FUSED, "chunk", 5, 0);
+    expect_tensor(&catalog, "blk.5.ffn_up_chexps.scale", EFS_CLASS_FUSED, "chunk", 5, 0);
+    efs_catalog_free(&catalog);
+}
+
 /* Fused tensors that cannot be divided into experts. */
 TEST(leaves_indivisible_tensors_dense)
 {

@@ -459,6 +459,27 @@ def several_models():
         mount.unmount()
 
 
+def scales_of_experts():
+    """An expert's file has its scales, packed and in place; chunk experts of GroveMoE have their own files."""
+    scales = struct.pack("<2f", 3.5, 7.25)
+    data = gguf(GGUF_EXPERTS | {"blk.1.ffn_up_chexps.weight": ((64, 8, 2), 6 * 4096),
+                                "blk.1.ffn_up_exps.scale": ((2,), 7 * 4096)}, data=0) + os.urandom(7 * 4096) + scales
+    source = folder("scales", {"a.gguf": data}) + "/a.gguf"
+    packed("scales", source, "--codec=auto", "-q", experts=6)
+    if not os.path.exists("/dev/fuse"):
+        return
+    for store in (scratch("out.efs"), source):
+        mount = Mount(store)
+        check(f"{store}: the files", mount.experts() == [f"experts/{name}.safetensors" for name in (
+            "L00/E000", "L00/E001", "L01/E000", "L01/E001", "chunk-L01/E000", "chunk-L01/E001")], mount.experts())
+        expert = open(mount / "experts/L01/E001.safetensors", "rb").read()
+        begin = 8 + int.from_bytes(expert[:8], "little")
+        about = json.loads(expert[8:begin]).get("blk.1.ffn_up_exps.scale", {})
+        check(f"{store}: the scale", about.get("shape") == [] and about["dtype"] == "F32" and
+              expert[begin:][slice(*about["data_offsets"])] == scales[4:], about)
+        mount.unmount()
+
+
 def indexes_that_are_too_large():
     """The suggested way out works."""
     def sparse(name, tensors, size):
@@ -499,6 +520,7 @@ def refused_all(what, source, *words):
           result.stderr)
 
 
+scales_of_experts()
 indexes_that_are_too_large()
 too_many_tensors()
 indexes()
