@@ -419,6 +419,7 @@ install: installed
 	install -m 755 $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(call TO,$(PREFIX)/bin)
 	install -m 755 tools/mkmodel/mkmodel.py $(call TO,$(MKMODEL_DIR))
 	install -m 644 tools/mkmodel/families.py $(call TO,$(MKMODEL_DIR))
+	install -m 644 tools/packaging/grafana.json $(call TO,$(PREFIX)/share/expertfs)
 	ln -sf ../share/expertfs/mkmodel/mkmodel.py $(call TO,$(PREFIX)/bin)mkmodel
 	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(GGML_PLUGIN) $(call TO,$(LIBDIR))
 	ln -sf $(SONAME) $(call TO,$(LIBDIR))libexpertfs.so
@@ -447,6 +448,7 @@ uninstall:
 	for f in libexpertfs.a libexpertfs.so $(SONAME) libggml-expertfs.so pkgconfig/expertfs.pc; do rm -f $(call TO,$(LIBDIR))$$f; done
 	for h in $(notdir $(HEADERS)); do rm -f $(call TO,$(PREFIX)/include)$$h; done
 	rm -rf $(call TO,$(MKMODEL_DIR))
+	rm -f $(call TO,$(PREFIX)/share/expertfs)grafana.json
 	rm -f $(call TO,$(PREFIX)/bin)mkmodel
 	for m in $(MAN); do rm -f $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/}; done
 	rm -f $(call TO,$(UNITDIR))expertfs@.service $(call TO,$(SBINDIR))mount.expertfs $(call TO,$(SYSCONFDIR)/expertfs)example.conf $(call TO,$(SYSCONFDIR)/logrotate.d)expertfs

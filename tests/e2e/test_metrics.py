@@ -60,6 +60,21 @@ if exporter:
 else:
     note("left out: Debian's prometheus-node-exporter")
 
+print("-- the dashboard for Grafana")
+with open(os.path.join(ROOT, "tools/packaging/grafana.json")) as file:
+    board = json.load(file)
+expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+there = set(re.findall(r"^# TYPE (\w+)", mounts[0].control("metrics"), re.M))
+asked = set(re.findall(r"expertfs_\w+", " ".join(expressions + [board["templating"]["list"][1]["query"]])))
+check(f"{len(expressions)} queries of {len(asked)} families that exist", len(expressions) > 8 and asked <= there, asked - there)
+if shutil.which("promtool"):
+    rules = [{"record": f"expertfs:rule{number}", "expr": expression.replace("$__rate_interval", "5m").replace("$mount", ".*")}
+             for number, expression in enumerate(expressions)]
+    with open(scratch("rules.json"), "w") as file:  # JSON is YAML
+        json.dump({"groups": [{"name": "all", "rules": rules}]}, file)
+    result = run("promtool", "check", "rules", scratch("rules.json"))
+    check("promtool reads the queries", result.returncode == 0 and f"{len(rules)} rules found" in result.stdout, result)
+
 print("-- expertctl log -f")
 mount = mounts[0]
 follower = subprocess.Popen([expertctl, "log", "-f", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

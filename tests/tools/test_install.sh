@@ -16,7 +16,7 @@ done
 root="$work/a root" prefix=/opt/efs
 make -s install BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix >"$work/log" 2>&1 || { cat "$work/log"; wrong "make install failed"; }
 for file in bin/expertfs bin/mkexpertfs bin/expertctl bin/moe-replay lib/libexpertfs.so lib/pkgconfig/expertfs.pc \
-    include/expertfs.h share/man/man1/expertfs.1 share/man/man1/mkmodel.1 bin/mkmodel lib/systemd/system/expertfs@.service etc/expertfs/example.conf etc/logrotate.d/expertfs \
+    include/expertfs.h share/man/man1/expertfs.1 share/man/man1/mkmodel.1 bin/mkmodel share/expertfs/grafana.json lib/systemd/system/expertfs@.service etc/expertfs/example.conf etc/logrotate.d/expertfs \
     share/bash-completion/completions/expertctl share/zsh/site-functions/_expertfs share/fish/vendor_completions.d/mkexpertfs.fish; do
     [ -s "$root$prefix/$file" ] || wrong "$file was not installed"
 done
