@@ -483,6 +483,28 @@ if os.geteuid() == 0:
               result.returncode == 0 and "packing" not in result.stderr and "/data/expertfs/open model" in result.stdout and
               len([name for name in os.listdir(shared_folder) if name.endswith(".efs")]) == 1, result)
 
+print("-- mount points are checked before packing")
+unpacked, filled = make_model("not packed", *NARROW, "--seed=5"), scratch("filled")
+os.mkdir(filled)
+with open(f"{filled}/file", "w") as file:
+    file.write("x")
+before = stores()
+for given, says in ((filled, "not empty\nhint: -o nonempty"), (f"{filled}/file", "Not a directory"), (f"{filled}/file/below", "Not a directory")):
+    refused(given, 1, says, "up", unpacked, given)
+    check("nothing was packed", "packing" not in ctl("up", unpacked, given).stderr and stores() == before)
+if os.geteuid() == 0:
+    hung = scratch("hung")
+    up("on another mount point", store, hung)
+    daemon = pid_of(hung)
+    os.kill(daemon, signal.SIGSTOP)
+    result = ctl("up", unpacked, hung, timeout=60)
+    check("a mount point whose daemon hangs", result.returncode == 1 and "does not answer" in result.stderr and "packing" not in result.stderr, result)
+    os.kill(daemon, signal.SIGCONT)
+    down("hung", hung)
+    result = as_nobody('export XDG_DATA_HOME="$2/data" HOME="$2"; exec "$3/expertctl" up "$4" "$5"', other, unpacked, hung)
+    check("a user's mount point that only root may write", result is None or (result.returncode == 1 and "packing" not in result.stderr and
+          "Permission denied: a user mounts on folders" in result.stderr), result)
+
 print("-- down while up is at work in the same folder")
 store, mount = up("for down", model)
 folder = os.open(DATA, os.O_RDONLY | os.O_DIRECTORY)

@@ -122,7 +122,7 @@ print("-- names with a quantisation, revisions, addresses")
 unsloth = repository("org/Many-GGUF", "77aa", {
     "Many-Q4_K_M.gguf": made["BF16"], "Many-Q4_K.gguf": made["Q8_0"], "UD-IQ1_S/Many-UD-IQ1_S-00001-of-00002.gguf": scratch("made/part1"),
     "UD-IQ1_S/Many-UD-IQ1_S-00002-of-00002.gguf": scratch("made/part2"), "Many-Q6_K-00001-of-00002.gguf": scratch("made/part2"),
-    "Many-Q6_K-00002-of-00002.gguf": scratch("made/part1"), "mmproj-Q4_K.gguf": made["mmproj"]}, "main")
+    "Many-Q6_K-00002-of-00002.gguf": scratch("made/part1"), "mmproj-Q4_K.gguf": made["mmproj"], "mmproj-F16.gguf": made["mmproj"]}, "main")
 for given in ("org/Many-GGUF:Q4_K", "org/Many-GGUF:q4_k", "hf.co/org/Many-GGUF:Q4_K", "huggingface.co/org/Many-GGUF:Many-Q4_K.gguf",
               "org/Many-GGUF@main:Q4_K", "https://huggingface.co/org/Many-GGUF/blob/main/Many-Q4_K.gguf",
               "https://huggingface.co/org/Many-GGUF/resolve/main/Many-Q4_K.gguf?download=true",
@@ -134,7 +134,7 @@ runs("a split one next to other files", "org/Many-GGUF:Q6_K", "Many-Q6_K-00001-o
 result = up("org/Many-GGUF")
 check("no quantisation: which?", result.returncode == 1 and re.search(
       "several models: Many-Q4_K.gguf, Many-Q4_K_M.gguf, Many-Q6_K, UD-IQ1_S/Many-UD-IQ1_S\nhint: ", result.stderr), result)
-for given, says in (("org/Many-GGUF:Q5_K", r"`hf download org/Many-GGUF --include '\*Q5_K\*'`"), ("org/Many-GGUF:Q4", "neither a path"),
+for given, says in (("org/Many-GGUF:Q5_K", r"`hf download org/Many-GGUF --include '\*Q5_K\*'`"), ("org/Many-GGUF:Q4", "neither a path"), ("org/Many-GGUF:F16", "neither a path"),
                     ("org/Many-GGUF@refs/pr/9", "--revision refs/pr/9`"), ("org/None-GGUF:Q4_K", "neither a path"),
                     ("https://huggingface.co/org/None/tree/main/sub", "`hf download org/None sub`"),
                     ("org/Many-GGUF@../../x", "No such file"), ("org/Many-GGUF:../x", "No such file")):

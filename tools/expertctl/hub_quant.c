@@ -3,6 +3,7 @@
 #include "hub_quant.h"
 
 #include "gguf_models.h"
+#include "info_checkpoint.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -52,7 +53,7 @@ errint_t ctl_hub_quant(char *path, size_t room, const char *quant, const char *g
     }
     if (rc == 0 && models.count > 1)
         rc = efs_fail(err, -E2BIG, "%s: which file? there are %s\nhint: ORG/NAME/FILE names one", given, names);
-    else if (rc == 0 && models.count == 0)
+    else if (rc == 0 && (models.count == 0 || !ctl_gguf_is_model(models.path[0])))
         rc = -ENOENT;
     else if (rc == 0)
         rc = (size_t)snprintf(path, room, "%s", models.path[0]) < room ? 0 : -ENAMETOOLONG;

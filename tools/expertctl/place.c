@@ -8,11 +8,13 @@
 #include "mountpoint_lock.h"
 #include "stores.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- the folder -------------------------------------------------------------------------------------------------- */
@@ -50,11 +52,36 @@ static errint_t mount_free(const char *path, const struct ctl_model *model, char
     return rc == -ENOTCONN ? 0 : rc; /* expertfs removes a mount whose daemon has ended */
 }
 
-static errint_t place_make(struct ctl_place *place, struct efs_error *err)
+/* Fails for a reason for which expertfs would, after the model was packed. */
+static errint_t folder_check(const char *path, bool nonempty, struct efs_error *err)
+{
+    struct stat st;
+    const struct dirent *entry;
+    if (stat(path, &st) < 0)
+        return errno == ENOTCONN ? 0 : efs_fail(err, -errno, "%s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return efs_fail(err, -ENOTDIR, "%s: %s", path, strerror(ENOTDIR));
+    if (!ctl_may_mount() && access(path, W_OK) < 0)
+        return efs_fail(err, -EACCES, "%s: %s: a user mounts on folders that the user may write", path,
+                        strerror(EACCES));
+    DIR *folder = nonempty ? NULL : opendir(path);
+    bool empty = true;
+    while (folder && empty && (entry = readdir(folder)))
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    if (folder)
+        closedir(folder);
+    return empty ? 0
+                 : efs_fail(err, -ENOTEMPTY,
+                            "%s: the directory is not empty\nhint: -o nonempty mounts over what is in it", path);
+}
+
+static errint_t place_make(struct ctl_place *place, bool nonempty, struct efs_error *err)
 {
     errint_t rc = ctl_mount_check_above(place->path, err);
     if (rc == 0 || rc == -ENOTCONN) /* expertfs replaces a mount whose daemon has ended */
         rc = ctl_make_folders(place->path, &place->made, err);
+    if (rc == 0)
+        rc = folder_check(place->path, nonempty, err);
     char *real = rc == 0 && place->made == strlen(place->path) ? realpath(place->path, NULL) : NULL;
     if (real && strlen(real) < sizeof(place->path)) {
         strcpy(place->path, real);
@@ -67,6 +94,9 @@ static errint_t place_make(struct ctl_place *place, struct efs_error *err)
 /* The path of a mount point that may not exist yet, without links above it. */
 static errint_t place_path(const char *given, struct ctl_place *place, struct efs_error *err)
 {
+    errint_t rc = ctl_mount_check_above(given, err); /* before a call that would wait for a daemon that hangs */
+    if (rc == -ETIMEDOUT)
+        return rc;
     char *real = realpath(given, NULL);
     int bytes = snprintf(place->path, sizeof(place->path), "%s", real ? real : given);
     free(real);
@@ -79,8 +109,8 @@ static uint32_t model_key(const struct ctl_model *model)
     return (uint32_t)(ctl_sources_key(&model->sources) >> 32);
 }
 
-errint_t ctl_place_make(const struct ctl_model *model, const char *given, const char *own, struct ctl_place *place,
-                        struct efs_error *err)
+errint_t ctl_place_make(const struct ctl_model *model, const char *given, const char *own, bool nonempty,
+                        struct ctl_place *place, struct efs_error *err)
 {
     char path[4400], source[4400] = "", stem[256];
     *place = (struct ctl_place){.above = -1};
@@ -105,7 +135,7 @@ errint_t ctl_place_make(const struct ctl_model *model, const char *given, const 
         rc = place_path(path, place, err);
     }
     for (int tries = 0; rc == 0 && place->above < 0 && tries < 2; tries++) {
-        rc = place_make(place, err);
+        rc = place_make(place, nonempty, err);
         if (rc == 0)
             place->above = ctl_above_lock(place->path, LOCK_SH);
         if (rc == 0 && access(place->path, F_OK) == 0)

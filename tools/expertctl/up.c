@@ -342,7 +342,10 @@ static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
     char folder[4096];
     snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(up->model->store, '/') - up->model->store),
              up->model->store);
-    errint_t rc = mounts && !packs ? up_find(up, err) : 0;
+    errint_t rc = mnt ? ctl_mount_check_above(mnt, err) : 0;
+    if (rc == -ETIMEDOUT)
+        return rc;
+    rc = mounts && !packs ? up_find(up, err) : 0;
     if (rc < 0 || up->config)
         return rc;
     rc = mounts ? ctl_check_mount(err) : 0;
@@ -355,7 +358,7 @@ static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
     if (packs && model_packs(up->model) && !a->reclaim)
         rc = check_space(up->model, err);
     if (rc == 0 && mounts)
-        rc = ctl_place_make(up->model, mnt, up->own, &up->place, err);
+        rc = ctl_place_make(up->model, mnt, up->own, a->options && strstr(a->options, "nonempty"), &up->place, err);
     if (rc == 0 && packs && model_packs(up->model))
         rc = model_pack(a, up->model, &up->lock.mask, status, err);
     if (rc == 0 && mounts)
