@@ -52,7 +52,7 @@ INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) $(PKG_CFLAGS
 EXPERTFS_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard expertfs/*/*.c))))
 INC_expertfs := -Iexpertfs $(EXPERTFS_ROOMS:%=-I%) -Iengine $(PKG_CFLAGS)
 INC_tools := -Iengine $(INC_sched) -Itools/common $(PKG_CFLAGS)
-INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common -Itools/moe-replay/base $(PKG_CFLAGS)
+INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common -Itools/moe-replay/base -Itools/common $(PKG_CFLAGS)
 # Files that read foreign checkpoints include the engine's readers.
 $(BUILD)/obj/tools/expertctl/info_checkpoint.o $(BUILD)/obj/tools/expertctl/source_files.o: INC_tools += -Iengine/source -Iengine/store
 # moe-replay has rooms.
@@ -174,6 +174,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD
 	$(link) $(shell pkg-config --libs cmocka) $(ENGINE_LIBS)
 # Tests that read routing traces
 $(BUILD)/tests/engine/test_record $(BUILD)/tests/tools/test_route $(BUILD)/tests/fuzz/test_fuzz_texts $(BUILD)/fuzz/fuzz_texts: $(BUILD)/obj/tools/moe-replay/base/route.o
+$(BUILD)/tests/tools/test_progress: $(call obj,$(SRC_common))
 # Pauses between the steps of a demotion.
 $(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=efs_unlock,--wrap=efs_shard_encode
 # Counts calls.

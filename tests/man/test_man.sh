@@ -33,7 +33,7 @@ for page in man/*.[1-8]; do
     grep -qx "\.Os \"expertfs $version\"" "$page" || complain "$page: .Os is not expertfs $version"
     while read -r _ to section _; do
         case "$to $section" in
-        'fusermount3 1' | 'cachestat 2' | 'execve 2' | 'fork 2' | 'getfattr 1' | 'listxattr 2' | 'madvise 2' | 'mlock 2' | 'mmap 2' | 'open 2' | 'open_by_handle_at 2' | 'pread 2' | 'read 2' | 'setfattr 1' | 'syslog 3' | 'write 2' | 'fstab 5' | 'nohup 1' | 'mount 8' | 'umount 8' | 'sudo 8') ;; # the system's
+        'fusermount3 1' | 'cachestat 2' | 'execve 2' | 'fork 2' | 'getfattr 1' | 'listxattr 2' | 'madvise 2' | 'mlock 2' | 'mmap 2' | 'open 2' | 'open_by_handle_at 2' | 'pread 2' | 'read 2' | 'setfattr 1' | 'stat 2' | 'syslog 3' | 'write 2' | 'fstab 5' | 'nohup 1' | 'mount 8' | 'umount 8' | 'sudo 8') ;; # the system's
         *) [ -e "man/$to.$section" ] || complain "$page refers to $to($section)" ;;
         esac
     done < <(grep '^\.Xr ' "$page")

@@ -45,7 +45,7 @@ bool tools_progress_report(void *arg, uint64_t done, uint64_t total, const char 
         char is[32], all[32], speed[32], left[16] = "?";
         double rate = done > p->began_at ? (double)(done - p->began_at) / (now - p->began) : 0;
         p->printed = now;
-        /* the first bytes wait for threads, directories and a cold disk: their rate said hours */
+        /* The rate of the first bytes gave 33 hours: threads start, folders are made. */
         bool known = now - p->began >= LINE_SECONDS || done - p->began_at >= total / 50;
         if (rate > 0 && total >= done && known)
             tools_duration_print((double)(total - done) / rate, left, sizeof(left));
