@@ -19,9 +19,6 @@
 #define EFS_INLINE static inline __attribute__((always_inline))
 
 typedef __m256i efs_vector;
-typedef struct {
-    __m128i right, left; /* one of them is 0 */
-} efs_shift;
 typedef __m256i efs_table;
 
 EFS_INLINE efs_vector efs_load(const uint8_t *p)
@@ -44,14 +41,14 @@ EFS_INLINE efs_vector efs_select(efs_vector mask, efs_vector a, efs_vector b)
     return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
 }
 
-EFS_INLINE efs_shift efs_shift_right(int bits)
+EFS_INLINE efs_vector efs_shifted_right(efs_vector v, unsigned bits)
 {
-    return (efs_shift){_mm_cvtsi32_si128(bits > 0 ? bits : 0), _mm_cvtsi32_si128(bits < 0 ? -bits : 0)};
+    return _mm256_srl_epi16(v, _mm_cvtsi32_si128((int)bits));
 }
 
-EFS_INLINE efs_vector efs_shifted(efs_vector v, efs_shift shift)
+EFS_INLINE efs_vector efs_shifted_left(efs_vector v, unsigned bits)
 {
-    return _mm256_sll_epi16(_mm256_srl_epi16(v, shift.right), shift.left);
+    return _mm256_sll_epi16(v, _mm_cvtsi32_si128((int)bits));
 }
 
 EFS_INLINE efs_vector efs_rotated(efs_vector v)
@@ -106,11 +103,11 @@ EFS_INLINE __m256i efs_first_lanes(size_t valid)
     return efs_load((const uint8_t *)ones_and_zeros + 32 - valid);
 }
 
-EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table table, size_t valid,
+EFS_INLINE efs_vector efs_symbols(efs_vector plane, unsigned shift, efs_table table, size_t valid,
                                   const uint8_t **below)
 {
     const __m256i three = _mm256_set1_epi8(3);
-    __m256i codes = _mm256_and_si256(_mm256_srl_epi16(plane, shift.right), three);
+    __m256i codes = _mm256_and_si256(efs_shifted_right(plane, shift), three);
     __m256i escapes = _mm256_cmpeq_epi8(codes, three);
 
     if (valid < EFS_LANES)
@@ -218,10 +215,13 @@ EFS_INLINE void efs_join_bf16(efs_vector e, efs_vector sm, efs_vector words[2])
 
 EFS_INLINE efs_vector efs_join_small(efs_vector sign, efs_vector e, efs_vector mantissa, unsigned mantissa_bits)
 {
+    const __m256i in_mantissa = _mm256_set1_epi8((char)((1 << mantissa_bits) - 1));
+    const __m256i in_sign = _mm256_set1_epi8((char)0x80);
     __m256i shifted = mantissa_bits == 2 ? _mm256_slli_epi16(e, 2) : _mm256_slli_epi16(e, 3);
-    __m256i bits = efs_select(_mm256_set1_epi8((char)((1 << mantissa_bits) - 1)), mantissa, shifted);
 
-    return efs_select(_mm256_set1_epi8((char)0x80), sign, bits);
+    shifted = _mm256_andnot_si256(_mm256_or_si256(in_sign, in_mantissa), shifted);
+    return _mm256_or_si256(shifted,
+                           _mm256_or_si256(_mm256_and_si256(sign, in_sign), _mm256_and_si256(mantissa, in_mantissa)));
 }
 
 #endif

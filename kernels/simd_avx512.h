@@ -17,7 +17,6 @@
 #define EFS_INLINE static inline __attribute__((always_inline))
 
 typedef __m512i efs_vector;
-typedef __m512i efs_shift; /* a shift to the right, in bits, of each byte; negative ones too */
 /*
  * A level's table: the bytes for its four codes, repeated. The byte for an escape is the *mark*, which is none of the
  * three symbols, so a result that is the mark is an escape. The permutation uses only the low 6 bits of a byte, so the
@@ -66,16 +65,18 @@ EFS_INLINE efs_vector efs_select(efs_vector mask, efs_vector a, efs_vector b)
     return _mm512_ternarylogic_epi64(mask, a, b, 0xca);
 }
 
-/* Control for efs_shifted: each byte becomes the 8 bits that begin `bits` above its own place. They wrap around in 64
- * bits; the caller masks what is not its own. */
-EFS_INLINE efs_shift efs_shift_right(int bits)
+/* Each byte becomes the 8 bits that begin `bits` above its own place. They wrap around in 64 bits; the caller masks
+ * what is not its own. */
+EFS_INLINE efs_vector efs_shifted_right(efs_vector v, unsigned bits)
 {
-    return _mm512_add_epi8(_mm512_set1_epi64(0x3830282018100800), _mm512_set1_epi8((char)bits));
+    const __m512i places = _mm512_set1_epi64(0x3830282018100800);
+
+    return _mm512_multishift_epi64_epi8(_mm512_add_epi8(places, _mm512_set1_epi8((char)bits)), v);
 }
 
-EFS_INLINE efs_vector efs_shifted(efs_vector v, efs_shift shift)
+EFS_INLINE efs_vector efs_shifted_left(efs_vector v, unsigned bits)
 {
-    return _mm512_multishift_epi64_epi8(shift, v);
+    return efs_shifted_right(v, -bits);
 }
 
 /* Each byte rotated right by one bit. */
@@ -114,10 +115,10 @@ EFS_INLINE efs_vector efs_symbols_at(efs_vector codes, efs_table table, size_t v
     return _mm512_mask_expand_epi8(symbols, escapes, next);
 }
 
-EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table table, size_t valid,
+EFS_INLINE efs_vector efs_symbols(efs_vector plane, unsigned shift, efs_table table, size_t valid,
                                   const uint8_t **below)
 {
-    return efs_symbols_at(efs_shifted(plane, shift), table, valid, below);
+    return efs_symbols_at(efs_shifted_right(plane, shift), table, valid, below);
 }
 
 /*

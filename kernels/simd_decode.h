@@ -16,7 +16,7 @@ static const uint8_t *simd_lower(const struct efs_span *span, uint8_t *room)
     return decode_lower(span, room, false);
 }
 
-/* The first level of a whole block, fused with the merge. */
+/* The first level of a whole block, fused with the merge: a vector is decoded while the one before it is merged. */
 EFS_INLINE bool merge_first_level(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
                                   uint8_t *dst, enum efs_way way)
 {
@@ -27,14 +27,17 @@ EFS_INLINE bool merge_first_level(enum efs_format format, const struct efs_casca
     const size_t ahead_step = block->prefetch_bytes / (EFS_BLOCK / 64) + 1;
 
     for (unsigned unit = 0; unit < EFS_UNITS; unit++) {
-        const efs_shift shift = efs_shift_right((int)(unit / 2) * 2);
+        const unsigned shift = unit / 2 * 2;
         const uint8_t *plane = block->planes + unit % 2 * EFS_UNIT;
+        efs_vector next = efs_symbols(efs_load(plane), shift, table, EFS_LANES, &used);
         for (size_t at = 0; at < EFS_UNIT; at += 64) {
             efs_prefetch(ahead);
             ahead += ahead_step;
             efs_prefetch_sm(format, unit, at, sm, way);
             for (size_t k = at; k < at + 64; k += EFS_LANES) {
-                efs_vector e = efs_symbols(efs_load(plane + k), shift, table, EFS_LANES, &used);
+                efs_vector e = next;
+                if (k + EFS_LANES < EFS_UNIT)
+                    next = efs_symbols(efs_load(plane + k + EFS_LANES), shift, table, EFS_LANES, &used);
                 efs_merge_lanes(format, unit, k, e, sm, &sink, way);
             }
         }
@@ -79,15 +82,18 @@ EFS_INLINE bool merge_short_units(enum efs_format format, unsigned units, const 
     struct efs_sink sink = {.to = dst};
 
     for (unsigned unit = 0; unit < units; unit++, sm += sm_step) {
-        const efs_shift shift = efs_shift_right((int)(unit * EFS_UNIT / width) * 2);
+        const unsigned shift = (unsigned)(unit * EFS_UNIT / width) * 2;
         const uint8_t *plane = block->planes + unit * EFS_UNIT % width;
+        efs_vector next = efs_symbols(efs_load(plane), shift, table, EFS_LANES, &used);
         for (size_t at = 0; at < EFS_UNIT; at += 64) {
             efs_prefetch(ahead);
             ahead += ahead_step;
             if (way != EFS_PLAIN && format != EFS_FORMAT_BYTES) /* as in efs_prefetch_sm() */
                 efs_prefetch(sm + sm_step + at * sm_step / EFS_UNIT);
             for (size_t k = at; k < at + 64; k += EFS_LANES) {
-                efs_vector e = efs_symbols(efs_load(plane + k), shift, table, EFS_LANES, &used);
+                efs_vector e = next;
+                if (k + EFS_LANES < EFS_UNIT)
+                    next = efs_symbols(efs_load(plane + k + EFS_LANES), shift, table, EFS_LANES, &used);
                 efs_merge_short_lanes(format, k, e, sm, &sink, way);
             }
         }

@@ -100,17 +100,15 @@ EFS_INLINE efs_vector efs_join_e5(const uint8_t *planes, unsigned unit, size_t a
     efs_vector mantissas = efs_load(planes + unit % 2 * EFS_UNIT + at);
     efs_vector signs = efs_load(planes + EFS_BLOCK / 4 + at);
 
-    return efs_join_small(efs_shifted(signs, efs_shift_right((int)unit - 7)), e,
-                          efs_shifted(mantissas, efs_shift_right((int)(unit / 2) * 2)), 2);
+    return efs_join_small(efs_shifted_left(signs, 7 - unit), e, efs_shifted_right(mantissas, unit / 2 * 2), 2);
 }
 
 EFS_INLINE efs_vector efs_join_e4m3(const uint8_t *planes, unsigned unit, size_t at, efs_vector e)
 {
     efs_vector nibbles = efs_load(planes + unit % 4 * EFS_UNIT + at);
-    int bits = (int)(unit / 4) * 4;
+    const unsigned bits = unit / 4 * 4;
 
-    return efs_join_small(efs_shifted(nibbles, efs_shift_right(bits - 4)), e,
-                          efs_shifted(nibbles, efs_shift_right(bits)), 3);
+    return efs_join_small(efs_shifted_left(nibbles, 4 - bits), e, efs_shifted_right(nibbles, bits), 3);
 }
 
 /* The EFS_LANES elements from `at` in `unit` of a whole block whose SM begins at sm. */
@@ -170,9 +168,9 @@ EFS_INLINE void efs_merge_short_lanes(enum efs_format format, size_t at, efs_vec
     efs_vector words[2], dwords[2], small = e;
 
     if (format == EFS_FORMAT_F16 || format == EFS_FORMAT_E5M2)
-        small = efs_join_small(
-            efs_shifted(efs_load(planes + 2 * width + at % width), efs_shift_right((int)(at / width) - 7)), e,
-            efs_shifted(efs_load(planes + at % (2 * width)), efs_shift_right((int)(at / (2 * width)) * 2)), 2);
+        small =
+            efs_join_small(efs_shifted_left(efs_load(planes + 2 * width + at % width), 7 - (unsigned)(at / width)), e,
+                           efs_shifted_right(efs_load(planes + at % (2 * width)), (unsigned)(at / (2 * width)) * 2), 2);
     switch (format) {
     case EFS_FORMAT_BYTES:
     case EFS_FORMAT_E5M2:
@@ -195,11 +193,8 @@ EFS_INLINE void efs_merge_short_lanes(enum efs_format format, size_t at, efs_vec
         break;
     case EFS_FORMAT_E4M3: {
         const efs_vector nibbles = efs_load(sm + at % (4 * width));
-        const int bits = (int)(at / (4 * width)) * 4;
-        efs_put(sink,
-                efs_join_small(efs_shifted(nibbles, efs_shift_right(bits - 4)), e,
-                               efs_shifted(nibbles, efs_shift_right(bits)), 3),
-                way);
+        const unsigned bits = (unsigned)(at / (4 * width)) * 4;
+        efs_put(sink, efs_join_small(efs_shifted_left(nibbles, 4 - bits), e, efs_shifted_right(nibbles, bits), 3), way);
         break;
     }
     case EFS_FORMAT_COUNT:

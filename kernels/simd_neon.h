@@ -19,7 +19,6 @@
 #define EFS_INLINE static inline __attribute__((always_inline))
 
 typedef uint8x16_t efs_vector;
-typedef int8x16_t efs_shift; /* as vshlq_u8 wants it: to the left */
 typedef uint8x16_t efs_table;
 
 EFS_INLINE efs_vector efs_load(const uint8_t *p)
@@ -32,14 +31,14 @@ EFS_INLINE void efs_store(uint8_t *p, efs_vector v)
     vst1q_u8(p, v);
 }
 
-EFS_INLINE efs_shift efs_shift_right(int bits)
+EFS_INLINE efs_vector efs_shifted_right(efs_vector v, unsigned bits)
 {
-    return vdupq_n_s8((int8_t)-bits);
+    return vshlq_u8(v, vdupq_n_s8((int8_t) - (int)bits));
 }
 
-EFS_INLINE efs_vector efs_shifted(efs_vector v, efs_shift shift)
+EFS_INLINE efs_vector efs_shifted_left(efs_vector v, unsigned bits)
 {
-    return vshlq_u8(v, shift);
+    return vshlq_u8(v, vdupq_n_s8((int8_t)bits));
 }
 
 /* The lanes of a comparison as bits: the first eight and the last eight. */
@@ -85,11 +84,11 @@ EFS_INLINE uint8x8_t efs_expand_8(const uint8_t *below, uint8_t mask)
     return vtbl1_u8(vld1_u8(below), vcreate_u8(efs_expand_table[mask]));
 }
 
-EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table table, size_t valid,
+EFS_INLINE efs_vector efs_symbols(efs_vector plane, unsigned shift, efs_table table, size_t valid,
                                   const uint8_t **below)
 {
     const uint8x16_t three = vdupq_n_u8(3);
-    uint8x16_t codes = vandq_u8(vshlq_u8(plane, shift), three);
+    uint8x16_t codes = vandq_u8(efs_shifted_right(plane, shift), three);
     uint8x16_t escapes = vceqq_u8(codes, three);
     uint8_t bits[2], counts[2];
 
@@ -114,7 +113,7 @@ EFS_INLINE struct efs_tables efs_load_tables(uint32_t word)
 EFS_INLINE efs_vector efs_plane_symbols(efs_vector codes, const unsigned plane, const struct efs_tables *tables,
                                         size_t valid, const uint8_t **below)
 {
-    return efs_symbols(codes, efs_shift_right((int)plane * 2), tables->table, valid, below);
+    return efs_symbols(codes, plane * 2, tables->table, valid, below);
 }
 
 /* ---- coding a level -------------------------------------------------------------------------------------------- */
