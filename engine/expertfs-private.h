@@ -339,6 +339,9 @@ bool efs_client_is_oversize(struct efs_client_request *request);
  * held. */
 typedef bool efs_cancelled_fn(const void *arg);
 void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
+/* The same for those of requests that hold nothing and wait for memory that other programs hold: arrived gets -EDEADLK.
+ * The caller has decided that those do not release it in time. Returns the number of experts. */
+uint32_t efs_requests_refuse(struct efs *fs, efs_cancelled_fn *chosen);
 /* Bytes that pinned memory takes from the first request that waits for it, or that are in use above a budget that was
  * lowered; 0: none are. */
 uint64_t efs_memory_short(struct efs *fs);

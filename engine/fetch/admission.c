@@ -406,12 +406,27 @@ static bool item_is_cancelled(const struct efs_request_item *item, const struct 
     return request->arrived && request->use != EFS_MEMFILE_EXPORTED && item->arg && cancelled(item->arg);
 }
 
-void efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *cancelled)
+/* Whether a request that was not admitted in part waits for memory that other programs hold. */
+static bool request_may_be_refused(const struct efs *fs, const struct efs_request *request)
 {
+    return !holds_some(request->held) && request_waits_for_others(fs, request);
+}
+
+/* Takes waiting items off the queue with this error: those of `dropped`, or those that are chosen. Returns their
+ * number.
+ */
+static uint32_t admission_end_items(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *chosen,
+                                    errint_t error)
+{
+    uint32_t ended = 0;
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
-        for (uint32_t i = 0; i < request->base.count; i++)
-            if (request->items[i].waiting && item_is_cancelled(&request->items[i], dropped, cancelled))
-                item_fail(fs, &request->items[i], -ECANCELED);
+        bool may = error == -ECANCELED || request_may_be_refused(fs, request);
+        for (uint32_t i = 0; may && i < request->base.count; i++) {
+            if (!request->items[i].waiting || !item_is_cancelled(&request->items[i], dropped, chosen))
+                continue;
+            item_fail(fs, &request->items[i], error);
+            ended++;
+        }
         if (request->waiting) {
             request_report_oversize(request); /* by an item that still waits */
             at = &request->next;
@@ -420,6 +435,20 @@ void efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs
         }
     }
     efs_retry(fs, EFS_RETRY_ADMIT);
+    return ended;
+}
+
+void efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *cancelled)
+{
+    admission_end_items(fs, dropped, cancelled, -ECANCELED);
+}
+
+uint32_t efs_requests_refuse(struct efs *fs, efs_cancelled_fn *chosen)
+{
+    efs_lock(fs);
+    uint32_t refused = admission_end_items(fs, NULL, chosen, -EDEADLK);
+    efs_unlock(fs);
+    return refused;
 }
 
 void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled)

@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "log.h"
@@ -141,6 +142,10 @@ static void *export_run(void *arg)
             continue;
         if (event.data.ptr == &h->stop)
             return NULL;
+        if (event.data.ptr == &h->timer) {
+            efsd_export_timer_ended(h);
+            continue;
+        }
         if (event.data.ptr == &h->socket) {
             export_accept(h);
             continue;
@@ -173,8 +178,9 @@ errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, stru
     pthread_mutex_init(&h->lock, NULL);
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
     h->stop = eventfd(0, EFD_CLOEXEC);
+    h->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : h->packet ? 0 : -ENOMEM;
+    errint_t rc = h->epoll < 0 || h->stop < 0 || h->timer < 0 ? -errno : h->packet ? 0 : -ENOMEM;
     bool reported = false;
     if (!rc) {
         rc = efsd_socket_open(&h->socket, daemon->allow_other, err);
@@ -182,6 +188,8 @@ errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, stru
     }
     if (!rc)
         rc = export_watch(h, h->stop, &h->stop);
+    if (!rc)
+        rc = export_watch(h, h->timer, &h->timer);
     if (!rc)
         rc = export_watch(h, h->socket.listening, &h->socket);
     if (rc) {
@@ -234,7 +242,7 @@ void efsd_export_free(struct efsd_export *h)
         efsd_export_client_unref(s);
     }
     efsd_socket_close(&h->socket);
-    const int all[] = {h->epoll, h->stop, h->spare};
+    const int all[] = {h->epoll, h->stop, h->timer, h->spare};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] >= 0)
             close(all[i]);

@@ -114,33 +114,6 @@ void efsd_export_oversize(void *arg, bool oversize)
     pthread_mutex_unlock(&s->export->lock);
 }
 
-void efsd_export_client_room(struct efsd_export_client *s, uint64_t bytes)
-{
-    const struct efs_export_room packet = {.head = {sizeof(packet), EFS_EXPORT_VERSION, EFS_EXPORT_ROOM, 1},
-                                           .bytes = bytes};
-    if (!s->keeps)
-        return;
-    errint_t rc = efsd_export_client_send(s, &packet.head, -1);
-    s->room_bytes = rc == -EAGAIN ? bytes : 0;
-    if (rc == -EAGAIN) {
-        efsd_export_client_poll(s, true);
-        return;
-    }
-    s->keeps = false; /* after another error efsd_export_client_receive() ends the connection */
-    s->export->keepers--;
-}
-
-void efsd_export_memory_short(void *arg, uint64_t bytes)
-{
-    struct efsd_export *h = arg;
-    if (h->keepers == 0)
-        return;
-    pthread_mutex_lock(&h->lock);
-    for (struct efsd_export_client *s = h->clients; s; s = s->next)
-        efsd_export_client_room(s, bytes);
-    pthread_mutex_unlock(&h->lock);
-}
-
 /* Answers for an expert that is EXPORTED. If the expert cannot be sent, frees its tag, reports the error, and returns
  * the expert for the caller to drop. */
 static struct efsd_drop client_answer(struct efsd_export_client *s, struct efsd_export_item *item)

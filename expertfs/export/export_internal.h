@@ -5,6 +5,7 @@
  *   export.c          the listening socket and the export thread, which receives packets
  *   export_receive.c  packets of a client; the end of its connection
  *   export_client.c   the experts and windows of a client; sending packets
+ *   export_short.c    memory is short: clients are requested to drop experts, and how long the other ones wait
  *   export_answer.c   answers, sent by the thread on which the engine completes a request
  *   export_coded.c    answers for coded experts
  *   export_list.c     the list of experts that are kept full, sent by the export thread
@@ -33,6 +34,7 @@ struct efsd_export_item {
     struct efsd_export_item *next_drop; /* next expert to drop, of a client that has disconnected */
     struct efs_client_request *request; /* completed request, whose expert `index` this is; NULL: PENDING */
     uint32_t index, tag;
+    uint32_t round;       /* efsd_export.round when it was requested */
     bool with_layout;     /* include the layout if the expert is coded */
     _Atomic bool dropped; /* the client dropped it while it was PENDING */
     uint8_t *body;        /* coded: payload of the struct efs_export_coded packets, until all were sent */
@@ -85,6 +87,7 @@ struct efsd_export_client {
     uint32_t queued_count;
     struct efsd_export_ask *ask; /* export thread; NULL: none yet */
     bool keeps, kept;            /* it sent EFS_EXPORT_KEEP and got no EFS_EXPORT_ROOM yet; it ever sent one */
+    bool heard, silent;          /* see export_short.c */
     uint64_t room_bytes;         /* of the EFS_EXPORT_ROOM that did not fit into its socket */
     uint32_t observer;           /* export thread: id of the client as an observer of routing; 0: none */
     uint32_t list_at;            /* export thread: next expert of the list; UINT32_MAX: no list in progress */
@@ -109,9 +112,12 @@ struct efsd_export {
     uint32_t queued;                   /* packets, of all clients */
     uint32_t pending_max, experts_max; /* by the budget when a client connects */
     struct efsd_socket socket;
-    int epoll, stop;
-    int spare;   /* reserved descriptor, closed to accept and disconnect a client on EMFILE */
-    bool paused; /* export thread: the listening socket is not polled, for PAUSE_MS */
+    int epoll, stop, timer;
+    bool armed, progressed; /* the timer runs; an expert was dropped since it was started */
+    uint32_t round;         /* starts of the timer; changed with efs.lock held, or by the export thread */
+    uint32_t silent_count;  /* silent clients */
+    int spare;              /* reserved descriptor, closed to accept and disconnect a client on EMFILE */
+    bool paused;            /* export thread: the listening socket is not polled, for PAUSE_MS */
     pthread_t thread;
     bool started;
 };
@@ -158,6 +164,16 @@ void efsd_export_client_end_request(struct efsd_export_client *client, errint_t 
 /* Ends the connection, which may free the client, and drops its experts. */
 void efsd_export_client_end(struct efsd_export_client *client);
 
+/* ---- export_short.c ---- */
+/* An efs_memory_short_fn; arg is a struct efsd_export. Takes the lock while the engine's lock is held. */
+void efsd_export_memory_short(void *arg, uint64_t bytes);
+/* Lock held. Sends EFS_EXPORT_ROOM if the client keeps experts. */
+void efsd_export_client_room(struct efsd_export_client *client, uint64_t bytes);
+/* Lock held. A packet of the client was received, or its connection has ended. */
+void efsd_export_client_heard(struct efsd_export_client *client);
+/* Export thread, without lock: the timer has ended. */
+void efsd_export_timer_ended(struct efsd_export *export);
+
 /* ---- export_list.c: export thread, without lock ---- */
 /* Starts the list of experts that are kept full, from the first expert. */
 void efsd_export_list(struct efsd_export_client *client);
@@ -171,12 +187,8 @@ void efsd_export_complete(void *arg, errint_t error, struct efs_client_request *
 void efsd_export_oversize(void *arg, bool oversize);
 /* Lock held. Reports to the client whether the request of an item, which is PENDING, is oversize, unless it knows. */
 void efsd_export_client_report_oversize(struct efsd_export_client *client, struct efsd_export_item *item);
-/* An efs_memory_short_fn; arg is a struct efsd_export. Takes the lock while the engine's lock is held. */
-void efsd_export_memory_short(void *arg, uint64_t bytes);
 /* Lock held. Reports that a tag is free: after all packets that are queued. */
 void efsd_export_client_refuse(struct efsd_export_client *client, uint32_t tag, errint_t error);
-/* Lock held. Sends EFS_EXPORT_ROOM if the client keeps experts. */
-void efsd_export_client_room(struct efsd_export_client *client, uint64_t bytes);
 /* Drops an expert, if any. Call without lock. */
 void efsd_export_drop(struct efsd_drop drop);
 /* Sends the answers that did not fit, after the client's socket has space again. */

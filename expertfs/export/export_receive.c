@@ -44,6 +44,7 @@ static struct efsd_export_item *client_end(struct efsd_export_client *s)
     *at = s->next;
     s->export->client_count--;
     s->export->keepers -= s->keeps;
+    efsd_export_client_heard(s);
     epoll_ctl(s->export->epoll, EPOLL_CTL_DEL, s->fd, NULL);
     efsd_export_close(s->export, s->fd);
     s->fd = -1;
@@ -107,8 +108,11 @@ static struct efsd_export_item *client_alloc_tag(struct efsd_export_client *s, u
         s->items = all;
     struct efsd_export_item *item = all ? calloc(1, sizeof(*item)) : NULL;
     if (item) {
-        *item = (struct efsd_export_item){
-            .client = s, .charge = s->ask->charge, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
+        *item = (struct efsd_export_item){.client = s,
+                                          .charge = s->ask->charge,
+                                          .tag = tag,
+                                          .round = s->export->round,
+                                          .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
         item->charge->references++;
         s->items[tag] = item;
         s->requested++;
@@ -392,6 +396,9 @@ void efsd_export_client_receive(struct efsd_export_client *s)
         ssize_t n = recv(s->fd, packet, sizeof(*packet), MSG_DONTWAIT | MSG_TRUNC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
+        pthread_mutex_lock(&s->export->lock);
+        efsd_export_client_heard(s);
+        pthread_mutex_unlock(&s->export->lock);
         bool good = n > 0 && (size_t)n <= sizeof(*packet) && client_handle_packet(s, packet, (size_t)n);
         if (n > 0 && !good)
             efsd_log(EFS_LOG_WARNING, "a client of %s sent an invalid message: disconnected", s->export->socket.path);

@@ -39,7 +39,7 @@ class Tensor(ctypes.Structure):
                 ("data", c_void_p), ("shards", c_void_p), ("shard_count", c_uint32), ("shard_elements", c_uint32)]
 
 
-FORM_FULL, FORM_CODED = 0, 1
+FORM_FULL, FORM_CODED, FORM_ANY = 0, 1, 2
 FILE_EXPERT = 1
 Done = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_size_t)
 

@@ -7,7 +7,7 @@ from socket_packets import AS_CODED, ASK, CANCEL, DROP, Client
 need_fuse()
 HELD, ASKED = 3, 5  # experts: each number fits into memory, and three next to those held do not
 model, store = shared(WIDE)
-mount = Mount(store, "budget=40M,prefetch=off,warm=off")
+mount = Mount(store, "budget=40M,plan=C=100,prefetch=off,warm=off")
 need_passthrough(mount)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # a child waits for it
 os.setxattr(mount.path, "user.expertfs.budget", str(mount.count("fixed_bytes") + (28 << 20)).encode())
