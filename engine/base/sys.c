@@ -147,8 +147,8 @@ int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes)
     int rc = (int)RETRY(fstatvfs(fd, &st));
     if (rc < 0)
         return rc;
-    *bytes = (uint64_t)st.f_bavail * st.f_frsize;
-    *block_bytes = (uint32_t)st.f_frsize;
+    *bytes = st.f_blocks ? (uint64_t)st.f_bavail * st.f_frsize : INT64_MAX;
+    *block_bytes = st.f_frsize ? (uint32_t)st.f_frsize : 4096;
     return 0;
 }
 

@@ -45,7 +45,8 @@ int efs_sys_unlinkat(int dir, const char *path, int flags);
 int efs_sys_mkdirat(int dir, const char *path, mode_t mode);
 /* Sets the modification time; the access time does not change. */
 int efs_sys_set_mtime(int fd, const struct timespec *mtime);
-/* Bytes of the file system available to unprivileged processes, and its allocation unit. */
+/* Bytes of the file system available to unprivileged processes, and its allocation unit. INT64_MAX: the file system has
+ * no blocks, so it does not report what is free. */
 int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes);
 /* Type of the file's file system: a magic number of linux/magic.h. */
 int64_t efs_sys_filesystem(int fd);
@@ -122,6 +123,9 @@ int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset);
 /* fsync(2), then close(2) of a duplicate of fd: file systems that upload at close, or have no fsync(2), report write
  * errors (EDQUOT, EIO) only there. 0: the data is stored. */
 int efs_sys_sync(int fd);
+/* fsync(2) of a directory. 0, also if its file system does not support that: EINVAL, EOPNOTSUPP, ENOSYS, ENOTTY, or
+ * EBADF as from CIFS. */
+int efs_sys_sync_directory(int fd);
 /* Whether rc means that the file does not support O_DIRECT: FUSE file systems reject it at read and write, not at
  * open(2). */
 bool efs_sys_no_direct(ssize_t rc);

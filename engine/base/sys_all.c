@@ -47,6 +47,12 @@ int efs_sys_sync(int fd)
     return copy < 0 ? copy : efs_sys_close(copy);
 }
 
+int efs_sys_sync_directory(int fd)
+{
+    int rc = efs_sys_fsync(fd);
+    return rc == -EINVAL || rc == -EOPNOTSUPP || rc == -ENOSYS || rc == -ENOTTY || rc == -EBADF ? 0 : rc;
+}
+
 int efs_sys_populate(void *addr, size_t bytes, bool *populated)
 {
     int rc = efs_sys_madvise(addr, bytes, MADV_POPULATE_WRITE);

@@ -179,10 +179,10 @@ static errint_t begin_journal(struct efs_reclaim *r, struct efs_error *err)
     free(record.data);
     if (rc_journal < 0)
         return rc_journal;
-    rc = efs_sys_fsync(r->dir);
-    if (rc == 0 || rc == -EINVAL)
-        rc = efs_sys_fsync(r->parent);
-    return rc < 0 && rc != -EINVAL ? efs_fail(err, rc, "%s: cannot sync: %s", r->folder, strerror(-rc)) : 0;
+    rc = efs_sys_sync_directory(r->dir);
+    if (rc == 0)
+        rc = efs_sys_sync_directory(r->parent);
+    return rc < 0 ? efs_fail(err, rc, "%s: cannot sync: %s", r->folder, strerror(-rc)) : 0;
 }
 
 /* ---- forward ------------------------------------------------------------------------------------------------- */
@@ -353,8 +353,8 @@ static errint_t finish_named(struct efs_reclaim *r, struct efs_pack_report *repo
     if (store->sb.source_bytes != r->plan.source_bytes || store->shard_count != r->plan.shard_count)
         rc = efs_fail(err, -EEXIST, "%s: is another store; move it away", r->out);
     efs_store_close(store);
-    int synced = efs_sys_fsync(r->parent);
-    if (rc == 0 && synced < 0 && synced != -EINVAL)
+    int synced = efs_sys_sync_directory(r->parent);
+    if (rc == 0 && synced < 0)
         rc = efs_fail(err, synced, "%s: cannot sync its directory: %s", r->out, strerror(-synced));
     if (rc == 0 && r->root_dir >= 0)
         rc = efs_reclaim_remove_sources(r, err);

@@ -31,9 +31,8 @@ static errint_t link_store(const struct efs_reclaim *r, struct efs_error *err)
     if (rc == -EEXIST)
         return efs_fail(err, rc, "%s: appeared meanwhile; move it away", r->out);
     if (rc == 0)
-        rc = efs_sys_fsync(r->parent);
-    return rc < 0 && rc != -EINVAL ? efs_fail(err, rc, "%s: cannot name the finished store: %s", r->out, strerror(-rc))
-                                   : 0;
+        rc = efs_sys_sync_directory(r->parent);
+    return rc < 0 ? efs_fail(err, rc, "%s: cannot name the finished store: %s", r->out, strerror(-rc)) : 0;
 }
 
 errint_t efs_reclaim_name_store(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err)
@@ -83,8 +82,8 @@ errint_t efs_reclaim_remove_sources(struct efs_reclaim *r, struct efs_error *err
             return told;
     }
     remove_directories(r);
-    int rc = efs_sys_fsync(r->root_dir);
-    if (rc < 0 && rc != -EINVAL)
+    int rc = efs_sys_sync_directory(r->root_dir);
+    if (rc < 0)
         return efs_fail(err, rc, "%s: cannot sync: %s", r->root, strerror(-rc));
     if (r->whole_directory)
         efs_sys_unlinkat(AT_FDCWD, r->root, AT_REMOVEDIR); /* fails, and it stays, if it has newer files */
@@ -115,8 +114,8 @@ errint_t efs_reclaim_remove_folder(struct efs_reclaim *r, struct efs_error *err)
     if (rc == 0) /* then the journal: nothing in a directory without one is needed */
         rc = efs_sys_unlinkat(r->dir, EFS_RECLAIM_JOURNAL, 0);
     if (rc == 0 || rc == -ENOENT)
-        rc = efs_sys_fsync(r->dir);
-    if (rc == 0 || rc == -EINVAL)
+        rc = efs_sys_sync_directory(r->dir);
+    if (rc == 0)
         rc = efs_sys_unlinkat(r->dir, EFS_RECLAIM_STORE, 0);
     if (rc == 0 || rc == -ENOENT)
         rc = efs_sys_unlinkat(r->parent, slash ? slash + 1 : r->folder, AT_REMOVEDIR);

@@ -155,6 +155,8 @@ errint_t efs_catalog_parse(struct efs_catalog *catalog, const char *experts, str
     if (ret == 0)
         ret = efs_source_mark_downloads(catalog, err);
     if (ret == 0)
+        ret = efs_source_check_indexes(catalog, err);
+    if (ret == 0)
         ret = efs_source_name_experts(catalog, experts, err);
     if (ret < 0)
         efs_catalog_free(catalog);

@@ -139,6 +139,9 @@ char *efs_source_index_path(const struct efs_source_file *index, const char *nam
 /* Reads an index: sets its names_all and missing, and the index member of the files that it names; if it cannot be
  * read, sets its note. 0 or -ENOMEM. */
 errint_t efs_source_read_index(struct efs_catalog *catalog, uint32_t number);
+/* After all tensors are known: clears `missing`, with a note, of indexes whose tensors are all there, in other files,
+ * and have together the size that the index states. 0 or -ENOMEM. */
+errint_t efs_source_check_indexes(struct efs_catalog *catalog, struct efs_error *err);
 /* Reads all indexes. 0 or -ENOMEM. */
 errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *err);
 /*

@@ -199,3 +199,76 @@ errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *
         ret = efs_source_is_index(catalog->files[f].path) ? efs_source_read_index(catalog, f) : 0;
     return ret < 0 ? efs_fail(err, ret, "%s: out of memory", catalog->root) : 0;
 }
+
+static int compare_name(const void *key, const void *tensor)
+{
+    return strcmp(key, (*(const struct efs_source_tensor *const *)tensor)->name);
+}
+
+static int compare_tensors(const void *a, const void *b)
+{
+    return strcmp((*(const struct efs_source_tensor *const *)a)->name,
+                  (*(const struct efs_source_tensor *const *)b)->name);
+}
+
+/* Whether the folder of an index has all tensors that it names, with the size that it states. */
+static bool has_tensors(const struct efs_catalog *catalog, const struct efs_source_file *index,
+                        const struct efs_source_tensor **sorted, size_t count)
+{
+    struct efs_error ignored;
+    json_t *root = efs_source_json(catalog, index, INDEX_BYTES_MAX, &ignored),
+           *map = json_object_get(root, "weight_map");
+    json_t *total = json_object_get(json_object_get(root, "metadata"), "total_size");
+    bool found = json_is_integer(total) && json_object_size(map) > 0;
+    uint64_t bytes = 0;
+
+    for (void *at = json_object_iter(map); at && found; at = json_object_iter_next(map, at)) {
+        const struct efs_source_tensor *const *tensor =
+            bsearch(json_object_iter_key(at), sorted, count, sizeof(*sorted), compare_name);
+        found = tensor != NULL;
+        bytes += found ? (*tensor)->bytes : 0;
+    }
+    found = found && bytes == (uint64_t)json_integer_value(total);
+    json_decref(root);
+    return found;
+}
+
+/* The tensors of safetensors files in the folder of the index, sorted by name. */
+static size_t tensors_beside(const struct efs_catalog *catalog, const struct efs_source_file *index,
+                             const struct efs_source_tensor **sorted)
+{
+    size_t count = 0, folder = efs_source_folder(index->path);
+
+    for (size_t t = 0; t < catalog->tensor_count; t++) {
+        const struct efs_source_file *file = &catalog->files[catalog->tensors[t].file];
+        if (!file->gguf && efs_source_folder(file->path) == folder && memcmp(file->path, index->path, folder) == 0)
+            sorted[count++] = &catalog->tensors[t];
+    }
+    if (count)
+        qsort(sorted, count, sizeof(*sorted), compare_tensors);
+    return count;
+}
+
+errint_t efs_source_check_indexes(struct efs_catalog *catalog, struct efs_error *err)
+{
+    errint_t ret = 0;
+
+    for (size_t f = 0; ret == 0 && f < catalog->file_count; f++) {
+        struct efs_source_file *index = &catalog->files[f];
+        if (!index->missing)
+            continue;
+        const struct efs_source_tensor **sorted = efs_sys_calloc(catalog->tensor_count + 1, sizeof(*sorted));
+        if (sorted && has_tensors(catalog, index, sorted, tensors_beside(catalog, index, sorted))) {
+            ret =
+                !index->note && asprintf(&index->note, "%s: names %s, which is missing; its tensors are in other files",
+                                         index->path, index->missing) < 0
+                    ? -ENOMEM
+                    : 0;
+            free(index->missing);
+            index->missing = NULL;
+        }
+        ret = sorted ? ret : -ENOMEM;
+        free(sorted);
+    }
+    return ret < 0 ? efs_fail(err, ret, "%s: out of memory", catalog->root) : 0;
+}

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define TAG "Signature: 8a477f597d28d172789f06886806bc55"
 
@@ -40,6 +41,25 @@ static bool is_tagged(const char *path)
     return bytes == (ssize_t)sizeof(text) && memcmp(text, TAG, sizeof(text)) == 0;
 }
 
+/* Whether an entry next to this one is a file. */
+static bool has_beside(const char *path, const char *name, const char *other)
+{
+    struct stat st;
+    char *whole;
+    if (asprintf(&whole, "%.*s%s", (int)(strlen(path) - strlen(name)), path, other) < 0)
+        return false;
+    bool found = stat(whole, &st) == 0 && S_ISREG(st.st_mode);
+    free(whole);
+    return found;
+}
+
+/* A copy of a mount: experts/ has the bytes of experts again, and .expertfs/ what the daemon said of itself. */
+static bool is_of_mount(const char *path, const char *name)
+{
+    return (strcmp(name, "experts") == 0 || strcmp(name, ".expertfs") == 0) &&
+           has_beside(path, name, ".expertfs/config") && has_beside(path, name, ".expertfs/stat");
+}
+
 const char *efs_source_skip_reason(const char *path, const char *name, bool folder)
 {
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
@@ -48,6 +68,8 @@ const char *efs_source_skip_reason(const char *path, const char *name, bool fold
         if ((folder || i == 0) && strncmp(name, folders[i].name, bytes + !begins) == 0)
             return folders[i].reason;
     }
+    if (folder && is_of_mount(path, name))
+        return "is of the mount that this was copied from";
     return folder && is_tagged(path) ? "is a cache (CACHEDIR.TAG)" : NULL;
 }
 

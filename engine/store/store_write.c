@@ -267,8 +267,7 @@ errint_t efs_store_writer_commit(struct efs_store_writer *w, struct efs_error *e
         return efs_fail(err, rc, "%s: appeared while it was being packed; --force replaces it", w->path);
     if (rc < 0)
         return writer_fail(w, rc, "name the finished store", err);
-    rc = efs_sys_fsync(w->dir);
-    rc = rc == -EINVAL ? 0 : rc; /* the file system cannot sync directories */
+    rc = efs_sys_sync_directory(w->dir);
     const char *what = rc < 0 ? "sync its directory" : "close";
     errint_t closed = efs_newfile_close(&w->file);
     rc = rc < 0 ? rc : closed;

@@ -9,6 +9,8 @@
  *   rename   rename(2) fails
  *   inodes   each stat(2) returns another inode number
  *   late     "direct" after the first SIGUSR1
+ *   sync     fsync(2) of a directory fails
+ *   blocks   statfs(2) reports 0 of 0 blocks
  */
 #define FUSE_USE_VERSION 35
 #include <dirent.h>
@@ -25,8 +27,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum quirk { FLUSH, DIRECT, LINK, RENAME, INODES, LATE, QUIRKS };
-static const char *const names[QUIRKS] = {"flush", "direct", "link", "rename", "inodes", "late"};
+enum quirk { FLUSH, DIRECT, LINK, RENAME, INODES, LATE, SYNC, BLOCKS, QUIRKS };
+static const char *const names[QUIRKS] = {"flush", "direct", "link", "rename", "inodes", "late", "sync", "blocks"};
 static int quirks[QUIRKS]; /* the error; 0: no quirk */
 static int root;
 static volatile sig_atomic_t signalled;
@@ -125,6 +127,12 @@ static int odd_fsync(const char *path, int data_only, struct fuse_file_info *fi)
     return quirks[FLUSH] ? -ENOSYS : result(fsync((int)fi->fh));
 }
 
+static int odd_fsyncdir(const char *path, int data_only, struct fuse_file_info *fi)
+{
+    (void)path, (void)data_only, (void)fi;
+    return -quirks[SYNC];
+}
+
 static int odd_unlink(const char *path)
 {
     return result(unlinkat(root, below(path), 0));
@@ -164,7 +172,10 @@ static int odd_utimens(const char *path, const struct timespec times[2], struct 
 static int odd_statfs(const char *path, struct statvfs *st)
 {
     (void)path;
-    return result(fstatvfs(root, st));
+    int rc = result(fstatvfs(root, st));
+    if (quirks[BLOCKS])
+        st->f_blocks = st->f_bfree = st->f_bavail = 0;
+    return rc;
 }
 
 static void *odd_init(struct fuse_conn_info *connection, struct fuse_config *config)
@@ -187,6 +198,7 @@ int main(int argc, char **argv)
                                                       .flush = odd_flush,
                                                       .release = odd_release,
                                                       .fsync = odd_fsync,
+                                                      .fsyncdir = odd_fsyncdir,
                                                       .unlink = odd_unlink,
                                                       .rmdir = odd_rmdir,
                                                       .mkdir = odd_mkdir,

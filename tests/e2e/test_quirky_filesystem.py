@@ -89,6 +89,29 @@ for error in (errno.EIO, errno.EACCES, errno.EXDEV, errno.EINVAL, errno.ENOSYS):
     check("unpack: the files are the files", result.returncode == 0 and wrong(quirkfs / "files") == [], result.stderr)
     quirkfs.end()
 
+for error in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.EBADF):
+    print(f"-- a folder cannot be synced: {errno.errorcode[error]}")
+    quirkfs = Quirkfs(f"sync={error}")
+    result = run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs")
+    check("mkexpertfs: the store is the store", result.returncode == 0 and
+          open(f"{quirkfs.folder}/out.efs", "rb").read() == whole and quirkfs.names() == ["out.efs"], (result.stderr, quirkfs.names()))
+    quirkfs.end()
+quirkfs = Quirkfs(f"sync={errno.EIO}")
+refused("an I/O error", run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs"), "Input/output error", quirkfs)
+quirkfs.end()
+
+print("-- statfs() reports 0 of 0 blocks")
+quirkfs = Quirkfs("blocks")
+result = run(program("expertctl"), "unpack", store, quirkfs / "files")
+check("unpack: the files are the files", result.returncode == 0 and wrong(quirkfs / "files") == [], result.stderr)
+result = run(program("expertctl"), "up", "--store", quirkfs / "stores", model, scratch("mnt"))
+check("up packs", result.returncode == 0, result.stderr)
+run(program("expertctl"), "down", scratch("mnt"))
+shutil.copytree(model, f"{quirkfs.folder}/model")
+result = run(program("mkexpertfs"), "--reclaim", "--dry-run", quirkfs / "model", quirkfs / "out.efs")
+check("--reclaim does not fail for want of room", "free space" not in result.stderr, result.stderr)
+quirkfs.end()
+
 print("-- rename() fails with EIO, too")
 quirkfs = Quirkfs(f"link={errno.EIO}", f"rename={errno.EIO}")
 refused("mkexpertfs", run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs"), "Input/output error", quirkfs)

@@ -250,6 +250,13 @@ def folders_that_are_no_part():
     source = folder("no part", good | odd)
     result = pack(source)
     check("all of them", "8 more folders are not packed" in result.stderr and open(scratch("out.efs"), "rb").read() == clean, result.stderr)
+    # A copy of a mount
+    copied = {".expertfs/config": "store a.efs\n", ".expertfs/stat": "reads 1\n", "experts/L00/E000.safetensors": safetensors(EXPERTS)}
+    result = pack(folder("copy", good | copied))
+    check("a copy of a mount: once", "copied from" in result.stderr and open(scratch("out.efs"), "rb").read() == clean, result.stderr)
+    for name in (".expertfs/config", ".expertfs/stat"):
+        packed(f"experts without {name}", folder(f"own {name[10:]}", good | {path: data for path, data in copied.items() if path != name}),
+               experts=4, notes=[("experts", "of its own"), ("experts/L00", "packed without experts"), ("experts/L00", "stored once")])
     # Similar names, and the folder itself
     packed("other names", folder("parts", good | {"git/a": "1", "lost+found": "2", "Trash-1/a": "3", "b/CACHEDIR.TAG": "text",
            "huggingface/a": "4", "a.cache/huggingface/b": "5", ".Trash": "6", "CACHEDIR.TAG": tag}), experts=4)
@@ -371,6 +378,21 @@ def indexes():
     check("an index of 129 MiB: told, with the limit", result.returncode == 0 and
           "index.json: cannot be read as an index: 135266304 bytes; 134217728 are the most" in result.stderr, result.stderr)
     os.remove(f"{huge}/model.safetensors.index.json")
+
+    # A model whose parts were merged, with the old index
+    parts = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(EXPERTS)}
+    whole = sum(EXPERTS.values())
+    for what, total, extra, held in (("merged", whole, {}, True), ("merged, no size", None, {}, False), ("merged, another size", whole + 2, {}, False),
+                                     ("merged, a tensor missing", whole, {"model.norm.weight": "model-00002-of-00002.safetensors"}, False)):
+        merged = source(what, {}, json.dumps({"metadata": {"total_size": total} if total else {}, "weight_map": parts | extra}))
+        if held:
+            packed(what, merged, experts=4, notes=[("model.safetensors.index.json", "its tensors are in other files")])
+            check("and served in place", run(program("expertctl"), "verify", merged).returncode == 0)
+        else:
+            refused(what, merged, "is missing")
+    apart = source("merged, in another folder", {"sub/b.safetensors": good}, json.dumps({"metadata": {"total_size": whole}, "weight_map": parts}))
+    os.remove(f"{apart}/model.safetensors")
+    refused("merged, in another folder", apart, "is missing")
 
     # Files in folders, with unusual paths
     tensor, name = {"model.layers.7.mlp.experts.0.up_proj.weight": 8192}, "model.layers.7.mlp.experts.0.up_proj.weight"

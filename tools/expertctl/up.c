@@ -165,7 +165,7 @@ static errint_t check_space(const struct ctl_model *model, struct efs_error *err
     if (statvfs(folder, &disk) < 0)
         return efs_fail(err, -errno, "%s: %s", folder, strerror(errno));
     uint64_t free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
-    if (bytes <= free_bytes)
+    if (bytes <= free_bytes || disk.f_blocks == 0) /* 0: the file system does not report what is free */
         return 0;
     struct efs_reclaim_need need;
     struct efs_error ignored;
