@@ -26,6 +26,9 @@ struct efs_memory {
     uint64_t free_bytes;
 };
 void efs_memory(struct efs_memory *memory);
+/* Whether files of that size stay in the page cache while a program computes with them: they are less than four fifths
+ * of the available memory. */
+bool efs_fits_memory(uint64_t bytes);
 /* The budget that budget_bytes = 0 would choose now: half of what is available, which leaves the other half to the page
  * cache. */
 uint64_t efs_auto_budget(void);

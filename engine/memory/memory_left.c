@@ -160,3 +160,10 @@ uint64_t efs_auto_budget(void)
     efs_memory(&memory);
     return memory.available_bytes / 2;
 }
+
+bool efs_fits_memory(uint64_t bytes)
+{
+    struct efs_memory memory;
+    efs_memory(&memory);
+    return bytes < memory.available_bytes / 5 * 4;
+}

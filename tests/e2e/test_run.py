@@ -59,8 +59,8 @@ def begun(process):
 def arguments(folder, store):
     result = ran(store, "--", "cmp", os.path.join(folder, "model.gguf"), "{}/model.gguf")
     ends("a program reads the mount's file", result, 0)
-    check("nothing is said of it", result.stdout + result.stderr == "" or not os.path.exists(PLUGIN),
-          result.stdout + result.stderr)
+    check("one line says how it runs", result.stdout + result.stderr == f"expertctl: cmp runs on a mount of {store}\n" or
+          not os.path.exists(PLUGIN), result.stdout + result.stderr)
     result = ran(store, "--", "sh", "-c", 'echo "{}/model.gguf|$EXPERTFS_MOUNT|$EXPERTFS_STORE|$0|$1"', "a{}b{}", "-o",
                  env={**os.environ, "EXPERTFS_STORE": "elsewhere"})
     path = result.stdout.split("|")[1] if "|" in result.stdout else ""

@@ -263,7 +263,7 @@ check("the cache below the home; a file of a model", result.returncode == 1 and 
 
 print("-- a GGUF file, and a program")
 gguf = make_model("gguf", *NARROW, "--format=gguf")
-result = ctl("up", f"{gguf}/model.gguf", "--", "cmp", f"{gguf}/model.gguf", "{gguf}")
+result = ctl("up", "-o", "budget=64M", f"{gguf}/model.gguf", "--", "cmp", f"{gguf}/model.gguf", "{gguf}")
 check("a program reads {gguf}", result.returncode == 0 and "packing" in result.stderr, result)
 check("the mount has ended", not mounts_here())
 shutil.copy(f"{gguf}/model.gguf", f"{gguf}/second.gguf")
@@ -316,16 +316,16 @@ check("changed: mounted again, which is said", result.returncode == 0 and
       f"note: {mount}: unmounted: it served {changing}, which has changed" in result.stderr and pid_of(mount) != first, result)
 check("the new bytes", contents(changing)["model.safetensors"] == open(f"{mount}/model.safetensors", "rb").read())
 down("changed", mount)
-result = ctl("up", quantised, "--", "cmp", f"{quantised}/model.safetensors", "{}/model.safetensors")
+result = ctl("up", "-o", "budget=64M", quantised, "--", "cmp", f"{quantised}/model.safetensors", "{}/model.safetensors")
 check("a program on it", result.returncode == 0 and "warning" not in result.stderr, result)
 tensor_file(f"{scratch('dense')}.safetensors", [f"block.{layer}.weird.{part}" for layer in range(4) for part in "ab"], "U8")
-result = ctl("up", f"{scratch('dense')}.safetensors", "--", "true", "{}")
+result = ctl("up", "-o", "budget=64M", f"{scratch('dense')}.safetensors", "--", "true", "{}")
 check("no experts are found: which tensors are the largest", result.returncode == 0 and re.search(
       r"warning: .*dense\.safetensors: no experts were found: all of it is served as dense\nhint: .* block\.0\.weird\.a, "
       r"block\.0\.weird\.b; .*`mkexpertfs --experts 'REGEX'`", result.stderr), result)
 with open(scratch("later.gguf"), "wb") as file:
     file.write(b"GGUF" + struct.pack("<IQQ", 99, 0, 0) + bytes(64))
-result = ctl("up", scratch("later.gguf"), "--", "true", "{}")
+result = ctl("up", "-o", "budget=64M", scratch("later.gguf"), "--", "true", "{}")
 check("a GGUF file of an unknown version: a warning", result.returncode == 0 and re.search(
       r"warning: .*/later\.gguf: header at offset 0: GGUF version 99; .*; served as plain bytes", result.stderr), result)
 
@@ -394,7 +394,7 @@ for what, script, status, says in (("Ctrl-C", "kill -INT $PPID; exit 130", 130, 
     result = run(f"{other}/expertctl", "up", fresh)
     check(f"{what} while it packs: exit {status}, nothing is left", result.returncode == status and says in result.stderr and
           files_below(DATA) == before, (result, set(files_below(DATA)) - set(before)))
-    result = run(f"{other}/expertctl", "up", fresh, "--", "true", "{}")
+    result = run(f"{other}/expertctl", "up", fresh, "--", "true", "{}", env={**os.environ, "EXPERTFS_BUDGET": "64M"})
     check(f"{what}, with a program", result.returncode == (130 if status == 130 else 125) and files_below(DATA) == before, result)
 os.remove(f"{other}/mkexpertfs")
 

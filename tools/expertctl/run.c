@@ -8,6 +8,7 @@
 #include "mountpoint.h"
 #include "run_ggml.h"
 #include "run_mount.h"
+#include "size.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -22,12 +23,21 @@
 
 #define PLUGIN "libggml-expertfs.so"
 
+enum way {
+    WAY_PLAIN,  /* the program reads the plain files; no backend */
+    WAY_STORE,  /* the backend opens the source in the program */
+    WAY_MOUNT,  /* a mount of the source, in a temporary folder */
+    WAY_MOUNTED /* a mount that was given */
+};
+
 struct run {
-    const char *options; /* of -o; NULL: none */
-    char **words;        /* the program and its arguments, ended by NULL */
-    const char *store;   /* NULL: a mount was given */
-    const char *root;    /* of the mount; NULL: no mount, the program opens the store */
-    char gguf[4096];     /* path of the GGUF file of the mount, if a word has {gguf} */
+    const struct ctl_run *given;
+    enum way way;
+    char **words;
+    char root[sizeof(((struct ctl_run_mount *)NULL)->path)]; /* the folder of the files that the program reads; "": it
+                                                                opens them by names of its own */
+    char gguf[4096];                                         /* path of the GGUF file in it, if a word has {gguf} */
+    char plugin[4096];                                       /* the backend; "": not installed */
     struct ctl_run_mount mount;
 };
 
@@ -41,11 +51,16 @@ static bool run_has(const struct run *r, const char *placeholder)
 
 /* ---- placeholders ---- */
 
-/* Finds the GGUF file of the mount. */
+/* Finds the GGUF file in the folder. */
 static errint_t gguf_find(struct run *r, struct efs_error *err)
 {
     struct ctl_gguf_models models;
+    struct stat st;
     char names[400] = "";
+    if (r->way <= WAY_STORE && stat(r->given->plain, &st) == 0 && S_ISREG(st.st_mode)) {
+        snprintf(r->gguf, sizeof(r->gguf), "%s", r->given->plain);
+        return 0;
+    }
     errint_t rc = ctl_gguf_models(r->root, NULL, NULL, &models, err);
     for (size_t i = 0; i < models.count; i++) {
         size_t used = strlen(names);
@@ -80,8 +95,8 @@ static char *word_expand(const struct run *r, const char *word)
 
 static errint_t run_expand(struct run *r, struct efs_error *err)
 {
-    errint_t rc = r->root && run_has(r, "{gguf}") ? gguf_find(r, err) : 0;
-    for (char **word = r->words; rc == 0 && r->root && *word; word++)
+    errint_t rc = *r->root && run_has(r, "{gguf}") ? gguf_find(r, err) : 0;
+    for (char **word = r->words; rc == 0 && *r->root && *word; word++)
         if (!(*word = word_expand(r, *word))) /* the old word is in argv */
             rc = efs_fail(err, -ENOMEM, "no memory");
     return rc;
@@ -140,22 +155,24 @@ static void environment_backend(const char *plugin)
 
 static errint_t run_environment(const struct run *r, struct efs_error *err)
 {
-    char plugin[4096];
-    bool found = plugin_find(plugin, sizeof(plugin));
-    errint_t rc = found ? ctl_run_check_ggml(r->words[0], plugin, r->root != NULL, err) : 0;
+    const bool mounted = r->way >= WAY_MOUNT;
+    unsetenv("EXPERTFS_STORE");
+    unsetenv("EXPERTFS_MOUNT");
+    if (r->way == WAY_PLAIN)
+        return 0;
+    errint_t rc = *r->plugin ? ctl_run_check_ggml(r->words[0], r->plugin, mounted, err) : 0;
     if (rc < 0)
         return rc;
-    if (found)
-        environment_backend(plugin);
-    else if (!r->root)
+    if (*r->plugin)
+        environment_backend(r->plugin);
+    else if (!mounted)
         return efs_fail(err, -ENOENT,
                         PLUGIN ": not installed; it opens the store in the program\nhint: write {}/NAME in an argument "
                                "to mount the store instead, or install the backend: expertfs-ggml(7)");
     else
         fprintf(stderr,
                 "expertctl: note: " PLUGIN " is not installed: llama.cpp reads experts from the mount's files\n");
-    unsetenv(r->root ? "EXPERTFS_STORE" : "EXPERTFS_MOUNT");
-    setenv(r->root ? "EXPERTFS_MOUNT" : "EXPERTFS_STORE", r->root ? r->root : r->store, 1);
+    setenv(mounted ? "EXPERTFS_MOUNT" : "EXPERTFS_STORE", mounted ? r->root : r->given->source, 1);
     return 0;
 }
 
@@ -221,35 +238,93 @@ static int program_run(const struct run *r)
 
 /* ---- the command ---- */
 
-/* Opens a store once, so that a damaged store is reported here and not by the program or the daemon. */
-static errint_t run_check_source(struct run *r, const char *source, struct efs_error *err)
+bool ctl_run_is_plain(const struct ctl_run *run)
 {
-    struct efs_store *store;
-    if (ctl_is_mount(source)) {
-        r->root = source;
-        return r->options
-                   ? efs_fail(err, -EINVAL,
-                              "%s: mounted already, -o is for stores\nhint: `expertctl set` tunes a mount", source)
-                   : 0;
-    }
-    errint_t rc = efs_store_open(source, &store, err);
-    if (rc < 0)
-        return rc;
-    efs_store_close(store);
-    r->store = source;
-    return 0;
+    const char *budget = getenv("EXPERTFS_BUDGET");
+    return run->plain && !run->options && !(budget && *budget) && efs_fits_memory(run->bytes);
 }
 
-int ctl_run_program(const char *source, const char *options, char **words)
+/* Opens a store once, so that a damaged store is reported here and not by the program or the daemon. */
+static errint_t check_store(const char *source, struct efs_error *err)
 {
-    struct run r = {.options = options, .words = words, .mount = {.life = -1}};
+    struct efs_store *store;
+    errint_t rc = efs_store_open(source, &store, err);
+    if (rc == 0)
+        efs_store_close(store);
+    return rc;
+}
+
+/* The folder of the plain files. */
+static void plain_folder(struct run *r)
+{
+    struct stat st;
+    snprintf(r->root, sizeof(r->root), "%s", r->given->plain);
+    char *slash = stat(r->root, &st) == 0 && S_ISREG(st.st_mode) ? strrchr(r->root, '/') : NULL;
+    if (slash)
+        *slash = '\0';
+}
+
+/* Whether the plain files are GGUF files. */
+static bool plain_is_gguf(const struct ctl_run *given)
+{
+    struct ctl_gguf_models models = {0};
+    struct efs_error ignored;
+    struct stat st;
+    if (!given->plain || stat(given->plain, &st) < 0)
+        return false;
+    if (S_ISREG(st.st_mode))
+        return true;
+    bool some = ctl_gguf_models(given->plain, NULL, NULL, &models, &ignored) == 0 && models.count > 0;
+    ctl_gguf_models_free(&models);
+    return some;
+}
+
+/* Chooses the way and prepares it: mounts the source, or finds the folder of the plain files. */
+static errint_t run_choose(struct run *r, struct efs_error *err)
+{
+    const struct ctl_run *given = r->given;
+    const bool placed = run_has(r, "{gguf}") || run_has(r, "{}");
+    char size[16], available[16];
+    struct efs_memory memory;
+    if (ctl_is_mount(given->source)) {
+        r->way = WAY_MOUNTED;
+        snprintf(r->root, sizeof(r->root), "%s", given->source);
+        return given->options ? efs_fail(err, -EINVAL,
+                                         "%s: mounted already, -o is for stores\nhint: `expertctl set` tunes a mount",
+                                         given->source)
+                              : 0;
+    }
+    if (ctl_run_is_plain(given)) {
+        r->way = WAY_PLAIN;
+        plain_folder(r);
+        efs_memory(&memory);
+        fprintf(stderr, "expertctl: %s runs on the plain files: they fit, %s of %s that are available\n", r->words[0],
+                tools_size_print(given->bytes, size, sizeof(size)),
+                tools_size_print(memory.available_bytes, available, sizeof(available)));
+        return 0;
+    }
+    errint_t rc = check_store(given->source, err);
+    r->way = given->options || (placed && !(*r->plugin && plain_is_gguf(given))) ? WAY_MOUNT : WAY_STORE;
+    if (rc == 0 && r->way == WAY_STORE) {
+        if (given->plain)
+            plain_folder(r);
+        fprintf(stderr, "expertctl: %s takes experts from %s, all else from %s\n", r->words[0], given->source,
+                given->plain ? given->plain : "the file that it opens");
+    } else if (rc == 0 && (rc = ctl_run_mount_begin(&r->mount, given->source, given->options, err)) == 0) {
+        snprintf(r->root, sizeof(r->root), "%s", r->mount.path);
+        fprintf(stderr, "expertctl: %s runs on a mount of %s\n", r->words[0], given->source);
+    }
+    return rc;
+}
+
+int ctl_run_program(const struct ctl_run *given)
+{
+    struct run r = {.given = given, .words = given->words, .mount = {.life = -1}};
     struct efs_error err = {""};
     int status = RUN_FAILED;
-    errint_t rc = run_check_source(&r, source, &err);
-    if (rc == 0 && !r.root && (options || run_has(&r, "{}") || run_has(&r, "{gguf}"))) {
-        rc = ctl_run_mount_begin(&r.mount, r.store, options, &err);
-        r.root = r.mount.path;
-    }
+    if (!plugin_find(r.plugin, sizeof(r.plugin)))
+        r.plugin[0] = '\0';
+    errint_t rc = run_choose(&r, &err);
     if (rc == 0)
         rc = run_expand(&r, &err);
     if (rc == 0)

@@ -3,16 +3,33 @@
 #ifndef EXPERTCTL_RUN_H
 #define EXPERTCTL_RUN_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 /* Exit statuses as of env(1), timeout(1) and shells: 125 to 127 are failures before the program ran. */
 enum { RUN_FAILED = 125, RUN_NOT_EXECUTABLE = 126, RUN_NOT_FOUND = 127, RUN_SIGNAL = 128 };
 
+/* A program and the model that it runs on. */
+struct ctl_run {
+    const char *source;  /* a store, a checkpoint that is served in place, or a path in a mount */
+    const char *plain;   /* the files of the checkpoint, a folder or a GGUF file; NULL: only source has them */
+    uint64_t bytes;      /* of these files */
+    const char *options; /* of the mount, as of -o; NULL: none */
+    char **words;        /* the program and its arguments, ended by NULL */
+};
+/* Whether the program is to run on the plain files: these fit into memory, and neither options nor EXPERTFS_BUDGET set
+ * how much of it experts take. Then no store is needed. */
+bool ctl_run_is_plain(const struct ctl_run *run);
 /*
- * Runs words, a program and its arguments that end with NULL, on source, a store or a path in a mount, and waits for
- * it.
- * {} in words is the path of the mount, {gguf} its GGUF file. A store is mounted in a temporary folder meanwhile if a
- * word has one of these or options, as of -o, is not NULL; otherwise the program opens it itself (EXPERTFS_STORE).
+ * Runs a program in one of three ways, which is printed on standard error, and waits for it:
+ * - on the plain files, if ctl_run_is_plain();
+ * - experts from the source, which the ggml backend opens in the program (EXPERTFS_STORE), all else from the plain GGUF
+ *   files, if there are any, or without a placeholder from the file that the program opens by a name of its own;
+ * - on a mount of the source in a temporary folder otherwise, and if there are options; the backend takes experts from
+ *   it.
+ * {} in words is the folder of the files in that way, {gguf} the GGUF file in it.
  * Returns the status of the program, or one of those above after a message.
  */
-int ctl_run_program(const char *source, const char *options, char **words);
+int ctl_run_program(const struct ctl_run *run);
 
 #endif

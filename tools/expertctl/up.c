@@ -84,10 +84,11 @@ static const struct tools_command command = {
         "its name, a mount, or ORG/NAME of the Hugging Face Hub, which is looked up in the local cache. A model "
         "without "
         "a store is packed first. Without MNT the mount point is a folder beside the stores.\n\n"
-        "With PROGRAM the model is mounted in a temporary folder while it runs: {} in its arguments is that folder, "
-        "{gguf} the GGUF file in it. llama.cpp computes on the experts as the store has them. Without {}, {gguf} and "
-        "-o "
-        "nothing is mounted: the backend of llama.cpp takes the experts from the store.\v"
+        "With PROGRAM, {} in its arguments is the folder of the files, {gguf} the GGUF file in it. A model that fits "
+        "into "
+        "memory is run from its own files. Else llama.cpp takes experts from the store, all else from the GGUF file; "
+        "with {}, with -o, or if the model's files are not there, from a mount in a temporary folder. A line says "
+        "which. EXPERTFS_BUDGET sets the memory for experts in the program, also where the model fits.\v"
         "Examples:\n"
         "  expertctl up Qwen/Qwen3-30B-A3B\n"
         "  expertctl up -o budget=16G model/ /mnt\n"
@@ -438,12 +439,34 @@ static errint_t check_reclaim(const struct arguments *a, const struct ctl_model 
                                                    : "a store");
 }
 
+/* The model as a program runs on it. path: of the checkpoint that a store was packed from. */
+static struct ctl_run run_of(const struct arguments *a, const struct ctl_model *model, char *path, size_t room)
+{
+    struct ctl_run run = {.source = model->kind == CTL_MODEL_MOUNT ? model->path : model->store,
+                          .options = a->options,
+                          .words = a->program};
+    if (model->kind == CTL_MODEL_CHECKPOINT || model->in_place) {
+        run.plain = a->reclaim ? NULL : model->path;
+        run.bytes = model->checkpoint.source_bytes;
+    } else if (model->kind == CTL_MODEL_STORE && ctl_sources_state(model->store, path, room) == CTL_SOURCE_SAME) {
+        struct efs_store *store;
+        struct efs_store_info info;
+        if (efs_store_open(model->store, &store, NULL) < 0)
+            return run;
+        efs_store_info(store, &info);
+        efs_store_close(store);
+        run.plain = path;
+        run.bytes = info.source_bytes;
+    }
+    return run;
+}
+
 static int up_run(int argc, char **argv)
 {
     struct arguments a = {.json = false};
     struct ctl_model model;
     struct efs_error err = {""}, ignored;
-    char folder[4096], own[4096];
+    char folder[4096], own[4096], path[4096];
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--") == 0) {
             a.program = argv + i + 1;
@@ -460,11 +483,11 @@ static int up_run(int argc, char **argv)
     if (rc == 0)
         rc = check_reclaim(&a, &model, &err);
     bool mounted = rc == 0 && model.kind == CTL_MODEL_MOUNT;
-    int status = rc < 0 ? ctl_fail(rc, &err) : mounted ? CTL_OK : up_store(&a, &model, own);
+    const struct ctl_run run = rc == 0 && a.program ? run_of(&a, &model, path, sizeof(path)) : (struct ctl_run){0};
+    bool ready = mounted || (rc == 0 && a.program && ctl_run_is_plain(&run)); /* needs no store */
+    int status = rc < 0 ? ctl_fail(rc, &err) : ready ? CTL_OK : up_store(&a, &model, own);
     if (a.program)
-        status = status == CTL_OK       ? ctl_run_program(mounted ? model.path : model.store, a.options, a.program)
-                 : status == CTL_FAILED ? RUN_FAILED
-                                        : status;
+        status = status == CTL_OK ? ctl_run_program(&run) : status == CTL_FAILED ? RUN_FAILED : status;
     else if (mounted)
         status = up_given_mount(&a, &model);
     ctl_model_free(&model);

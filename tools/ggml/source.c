@@ -61,14 +61,12 @@ static const char *source_budget(void)
 bool efsg_source_fits_memory(uint64_t file_bytes)
 {
     const char *store = getenv("EXPERTFS_STORE"), *budget = getenv("EXPERTFS_BUDGET");
-    struct efs_memory memory;
     struct stat st;
     if (!store || !*store || (budget && *budget) || stat(store, &st) < 0 || !S_ISREG(st.st_mode))
         return false;
-    efs_memory(&memory);
     struct efsg_open_models models;
     efsg_open_models(&models);
-    return memory.available_bytes / 5 * 4 > (file_bytes > models.bytes ? file_bytes : models.bytes);
+    return efs_fits_memory(file_bytes > models.bytes ? file_bytes : models.bytes);
 }
 
 bool efsg_source_expected(void)

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`expertctl up MODEL -- PROGRAM` runs a model that fits into memory from its own files, without backend, store or mount; a
+larger one takes experts from the store and all else from the plain GGUF file; by -o, without plain files or without a GGUF
+file it runs on a mount. {gguf}, {} and a name in the arguments lead to the same way. EXPERTFS_BUDGET is obeyed."""
+from e2e import *
+
+expertctl = program("expertctl")
+DATA = scratch("data")
+os.environ["XDG_DATA_HOME"] = DATA
+STORES = f"{DATA}/expertfs"
+PLUGIN = os.path.exists(os.path.join(BUILD, "libggml-expertfs.so"))
+PRINT = 'echo "$EXPERTFS_STORE|$EXPERTFS_MOUNT|$LD_PRELOAD|$0|$1"'
+
+
+def ran(*words, budget=None, prefix=()):
+    environment = {k: v for k, v in os.environ.items() if k not in ("EXPERTFS_BUDGET", "LD_PRELOAD")}
+    environment.update({"EXPERTFS_STORE": "elsewhere", **({"EXPERTFS_BUDGET": budget} if budget else {})})
+    return run(*prefix, expertctl, "up", *words, env=environment)
+
+
+def way(result):
+    """(EXPERTFS_STORE, EXPERTFS_MOUNT, backend preloaded, arguments) of the program."""
+    store, mount, preload, *arguments = result.stdout.strip().split("|") if result.returncode == 0 else ["failed", "", "", result.stderr]
+    return store, mount, "libggml-expertfs" in preload, arguments
+
+
+def files_of_stores():
+    return sorted(os.listdir(STORES)) if os.path.exists(STORES) else []
+
+
+folder = make_model("gguf", *NARROW, "--format=gguf")
+gguf = f"{folder}/model.gguf"
+
+print("-- it fits")
+for what, model in (("a GGUF file", gguf), ("a folder", folder)):
+    result = ran(model, "--", "sh", "-c", PRINT, "{gguf}", "{}")
+    check(f"{what} that fits: its own files, no backend", way(result) == ("", "", False, [gguf, folder]), result)
+    check(f"{what} that fits: said", re.fullmatch(r"expertctl: sh runs on the plain files: they fit, [\d.]+ MiB of [\d.]+ GiB that are "
+                                                  r"available\n", result.stderr), result.stderr)
+check("nothing is packed for it", files_of_stores() == [], files_of_stores())
+result = ran(gguf, "--", "sh", "-c", PRINT, gguf, "-")
+check("its name in the arguments: the same", way(result) == ("", "", False, [gguf, "-"]), result)
+plain = make_model("plain", *NARROW)
+check("safetensors that fit", way(ran(plain, "--", "sh", "-c", PRINT, "{}", "-")) == ("", "", False, [plain, "-"]))
+
+print("-- EXPERTFS_BUDGET, and limits of memory")
+group = None
+try:
+    group = memory_cgroup(32 << 20)
+except OSError as error:
+    note(f"left out: no memory cgroup: {error}")
+large = make_model("large", "-F", "qwen3-moe", "-d", "512", "-i", "512", "-e", "16", "-l", "3", "--vocab", "500", "--format=gguf")
+for what, model, more in (("a budget", folder, {"budget": "auto"}), *([("a limit of memory", large, {"prefix": group.prefix})] if group else ())):
+    if "budget" not in more:
+        ran(model, "--", "true", "{}", budget="64M")  # packs it, without the limit
+    file = f"{model}/model.gguf"
+    for argument, expands in (("{gguf}", file), ("{}/model.gguf", file), (file, file)):
+        result = ran(model, "--", "sh", "-c", PRINT, argument, "-", **more)
+        store, mount, backend, arguments = way(result)
+        if PLUGIN:
+            check(f"{what}, {argument}: experts from the store, all else from the file", store.startswith(STORES) and
+                  store.endswith(".efs") and backend and not mount and arguments == [expands, "-"], result)
+            check(f"{what}, {argument}: said", f"sh takes experts from {store}, all else from " in result.stderr, result.stderr)
+result = ran(plain, "--", "sh", "-c", PRINT, "{}", "-", budget="64M")
+store, mount, _, arguments = way(result)
+check("safetensors: a mount", not store and mount and arguments == [mount, "-"] and "sh runs on a mount of " in result.stderr, result)
+
+print("-- a mount")
+result = ran("-o", "budget=64M", folder, "--", "sh", "-c", PRINT, "{gguf}", "{}")
+store, mount, _, arguments = way(result)
+check("-o: a mount", not store and mount and arguments == [f"{mount}/model.gguf", mount], result)
+packed = next(f"{STORES}/{name}" for name in files_of_stores() if name.startswith("gguf") and name.endswith(".efs"))
+result = ran(packed, "--", "sh", "-c", PRINT, "{gguf}", "{}")
+check("a store whose checkpoint is there: the plain files", way(result) == ("", "", False, [gguf, folder]), result)
+os.rename(folder, folder + ".moved")
+result = ran(packed, "--", "sh", "-c", PRINT, "{gguf}", "{}")
+store, mount, _, arguments = way(result)
+check("a store whose checkpoint is not there: a mount", not store and mount and arguments == [f"{mount}/model.gguf", mount], result)
+os.rename(folder + ".moved", folder)
+with open(gguf, "r+b") as file:
+    file.seek(-1, 2)
+    file.write(b"!")
+result = ran(packed, "--", "sh", "-c", PRINT, "{gguf}", "{}")
+check("a store whose checkpoint has changed: a mount", way(result)[1] != "", result)
+done()
