@@ -245,6 +245,9 @@ def mounted(model, store):
         same(f"a mount, {plugin}", ours, "mount", "plain")
         check(f"a mount, {plugin}: experts' pages are not mapped", number("mapped", ours) < 0.3 * os.path.getsize(file),
               ours.stdout[-300:])
+    result = client(file, "--prompts", "7,64", budget=None, plugin="preload", name="mount")
+    same("a file of a mount that fits", result, "mount", "plain", taken=False)
+    check("a file of a mount that fits: said", "fits into memory" in result.stderr, result.stderr[-500:])
     hinting = Mount(store, "budget=64M,prefetch=always")
     same("hints to a mount", client(hinting / os.path.basename(model), "--prompts", "7,64", name="mount"), "mount",
          "plain")

@@ -100,7 +100,7 @@ def shared(model):
     mount = Mount(model, "budget=64M", prefix=cgroup.prefix)
     running, pages = [], []
     for _ in range(2):
-        running.append(client(mount / os.path.basename(model), "--wait", "--prompts", "64", plugin="preload", budget=None,
+        running.append(client(mount / os.path.basename(model), "--wait", "--prompts", "64", plugin="preload", budget="auto",
                               start=True, join=cgroup.join))
         lines = iter(running[-1].stdout.readline, "")
         check("a program on the mount has begun", any(line == "begun\n" for line in lines), "")

@@ -262,7 +262,7 @@ def expert_reads(model, store):
     os.close(fd)
     if os.path.exists(PLUGIN) and not SANITIZED:
         process = started(mount.path, "--", PYTHON, CLIENT, "{}/model.gguf", scratch("out.npz"), "--wait", "--tokens", "40",
-                          stdin=subprocess.PIPE)
+                          stdin=subprocess.PIPE, env={**os.environ, "EXPERTFS_BUDGET": "auto"})
         text = ""
         for line in process.stdout:
             text += line

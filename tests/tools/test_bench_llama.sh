@@ -20,7 +20,7 @@ export PYTHON=${PYTHON:-/usr/bin/python3}
 before=$(cgroups)
 ahead=$(cat "/sys/class/bdi/$(stat -c %Hd:%Ld "$dir")/read_ahead_kb" 2>/dev/null)
 backend=
-[ ! -e "$build/libggml-expertfs.so" ] || backend="--ours mount,backend,both --budget 200M"
+[ ! -e "$build/libggml-expertfs.so" ] || backend="--ours mount,backend,both,up --budget 200M"
 # shellcheck disable=SC2086
 bench --limits 700M,none --json "$dir/json" $backend
 status=$?
@@ -35,7 +35,7 @@ assert {(r["limit"], r["measure"]) for r in rows} == {(l, m) for l in ("700M", "
                                                       for m in ("tokens_per_s", "first_s", "load_s", "prompt_s")}, rows
 assert all(r["mount"] > 0 and r["ratio"] > 0 for r in rows), rows
 # the backend, if it was built, without the mount and on it
-ours = {"mount", "backend", "both"} if sys.argv[2:] else {"mount"}
+ours = {"mount", "backend", "both", "up"} if sys.argv[2:] else {"mount"}
 assert all(set(r["ratios"]) == ours and all(r[kind] > 0 for kind in ours) for r in rows), rows
 # the file without expertfs, with each read-ahead; the ratio is to the better one
 for r in rows:

@@ -2,7 +2,8 @@
 """make bench-llama: llama.cpp generates from a GGUF file of a mount and from the plain file, under memory limits.
 
 --ours selects candidates: mount, the file in a mount; backend, the plain file with libggml-expertfs.so and the store,
-whose budget is in the same cgroup; both, the file in a mount with libggml-expertfs.so. The plain file is measured with
+whose budget is in the same cgroup; both, the file in a mount with libggml-expertfs.so; up, `expertctl up MODEL -- PROGRAM
+{gguf}`, which chooses among these and the plain file. --user runs all of them as that user. The plain file is measured with
 the read-ahead of its disk and with 128 KiB. For each limit the candidates alternate, each cold and in a new memory
 cgroup, which includes the daemon; all must generate the same tokens. Prints medians, and for each measure the ratio to
 the better plain candidate.
@@ -17,9 +18,11 @@ import argparse
 import atexit
 import contextlib
 import ctypes
+import glob
 import json
 import mmap
 import os
+import pwd
 import shutil
 import signal
 import statistics
@@ -68,12 +71,25 @@ class Ended:
             self.end()
 
 
-def joins(cgroup, last_signal):
-    """A preexec_fn: joins the cgroup and sets the signal that the child gets when this process ends."""
+def joins(cgroup, last_signal, user=None):
+    """A preexec_fn: joins the cgroup, becomes the user, and sets the signal that the child gets when this process ends."""
     def start():
-        libc.prctl(1, last_signal)  # PR_SET_PDEATHSIG
         cgroup.join()
+        if user:
+            os.setgroups([])
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+        libc.prctl(1, last_signal)  # PR_SET_PDEATHSIG; a change of the user resets it
     return start
+
+
+def of_user(options):
+    """The environment of programs: folders of the user's own."""
+    home = os.path.join(options.dir, f"home-{options.user.pw_name if options.user else 'own'}")
+    os.makedirs(home, exist_ok=True)
+    if options.user:
+        os.chown(home, options.user.pw_uid, options.user.pw_gid)
+    return {"HOME": home, "XDG_DATA_HOME": f"{home}/data", "XDG_STATE_HOME": f"{home}/state", "EXPERTFS_STATE": f"{home}/state"}
 
 
 class ReadAhead(Ended):
@@ -109,10 +125,13 @@ class Mounted(Ended):
     def __init__(self, store, path, options, cgroup, log):
         os.makedirs(path, exist_ok=True)
         self.path = path
+        if options.user:
+            os.chown(path, options.user.pw_uid, options.user.pw_gid)
         with open(log, "w") as out:
-            self.daemon = subprocess.Popen([tool("expertfs"), "-f", store, path, *(["-o", options] if options else [])],
+            self.daemon = subprocess.Popen([tool("expertfs"), "-f", store, path, *(["-o", options.options] if options.options else [])],
                                            stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                           preexec_fn=joins(cgroup, signal.SIGTERM))
+                                           env={**os.environ, **of_user(options)},
+                                           preexec_fn=joins(cgroup, signal.SIGTERM, options.user))
         end = time.monotonic() + 60
         while not os.path.ismount(path):
             if self.daemon.poll() is not None or time.monotonic() > end:
@@ -135,12 +154,13 @@ class Mounted(Ended):
 
 
 class Client(Ended):
-    def __init__(self, path, options, cgroup, environment, repack=True):
-        command = [sys.executable, os.path.join(HERE, "llama_client.py"), path, "--tokens", str(max(options.tokens)),
+    def __init__(self, path, options, cgroup, environment, repack=True, prefix=()):
+        command = [*prefix, sys.executable, os.path.join(HERE, "llama_client.py"), path, "--tokens", str(max(options.tokens)),
                    "--threads", str(options.threads), "--prompt", str(options.prompt), *(["--no-repack"] * (not repack))]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
-                                        preexec_fn=joins(cgroup, signal.SIGKILL))
+                                        stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, **of_user(options), **environment},
+                                        preexec_fn=joins(cgroup, signal.SIGKILL, options.user))
 
     def result(self):
         out, messages = self.process.communicate()
@@ -249,15 +269,15 @@ def read_ahead_kinds(gguf):
 
 def once(kind, gguf, store, limit_bytes, options):
     """Results of one cold run; without a limit, also of a second run with everything in memory."""
-    forget(gguf)
-    forget(store)
+    for path in (gguf, store, *glob.glob(f"{of_user(options)['XDG_DATA_HOME']}/expertfs/*.efs")):
+        forget(path)
     touch_memory(2 * os.path.getsize(gguf))
     results = []
     with Limited(limit_bytes) as limited, contextlib.ExitStack() as stack:
         if options.plain.get(kind):
             stack.enter_context(ReadAhead(gguf, options.plain[kind]))
         mount = os.path.join(options.dir, "llama-mnt")
-        with (Mounted(store, mount, options.options, limited.cgroup, os.path.join(options.dir, "llama.log"))
+        with (Mounted(store, mount, options, limited.cgroup, os.path.join(options.dir, "llama.log"))
               if kind in MOUNTED else contextlib.nullcontext()):
             path = os.path.join(mount, os.path.basename(gguf)) if kind in MOUNTED else gguf
             environment = preloaded() if kind in ("backend", "both") else {}
@@ -265,8 +285,10 @@ def once(kind, gguf, store, limit_bytes, options):
                 environment["EXPERTFS_STORE"] = store
                 if options.budget:
                     environment["EXPERTFS_BUDGET"] = options.budget
+            prefix = (tool("expertctl"), "up", gguf, "--") if kind == "up" else ()
             for _ in range(1 if limit_bytes else 2):
-                with Client(path, options, limited.cgroup, environment, kind == DEFAULT or not options.quantize) as client:
+                with Client("{gguf}" if prefix else path, options, limited.cgroup, environment,
+                            kind == DEFAULT or not options.quantize, prefix) as client:
                     try:
                         results.append(client.result())
                     except Failed:
@@ -331,6 +353,10 @@ def measure(options):
     gguf, store = prepare(options)
     options.plain = plain_kinds(gguf, options)
     ours = options.ours
+    if "up" in ours:  # packs the model where it does not fit
+        subprocess.run([tool("expertctl"), "up", gguf, "--", "true", "{gguf}"], check=True, stdin=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, env={**os.environ, **of_user(options), "EXPERTFS_BUDGET": "64M"},
+                       **({"user": options.user.pw_name, "group": options.user.pw_gid, "extra_groups": []} if options.user else {}))
     kinds = [*ours, *options.plain]
     size, report, tokens = os.path.getsize(gguf), [], None
     form = "in place" if store == gguf else f"packed {os.path.getsize(store) / size:.3f}"
@@ -368,8 +394,8 @@ def measure(options):
 
 def kinds_of(text):
     kinds = text.split(",")
-    if not kinds or not {"mount", "backend", "both"}.issuperset(kinds):
-        raise argparse.ArgumentTypeError(f"{text}: only mount, backend, both")
+    if not kinds or not {"mount", "backend", "both", "up"}.issuperset(kinds):
+        raise argparse.ArgumentTypeError(f"{text}: only mount, backend, both, up")
     return kinds
 
 
@@ -387,7 +413,8 @@ def main():
     parser.add_argument("--seconds", type=int, default=0, help="most for the rounds of a limit (0: no limit)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")
     parser.add_argument("--options", default="", help="mount options")
-    parser.add_argument("--ours", type=kinds_of, default=["mount"], help="of mount,backend,both (mount)")
+    parser.add_argument("--ours", type=kinds_of, default=["mount"], help="of mount,backend,both,up (mount)")
+    parser.add_argument("--user", type=pwd.getpwnam, help="run all programs as this user, who can read --dir (as it is)")
     parser.add_argument("--budget", default="", help="of the store in the backend (what it takes by itself)")
     parser.add_argument("--dir", default=WORK)
     parser.add_argument("--json", help="also write what is told into this file")

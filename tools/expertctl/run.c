@@ -172,6 +172,8 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
     else
         fprintf(stderr,
                 "expertctl: note: " PLUGIN " is not installed: llama.cpp reads experts from the mount's files\n");
+    if (r->given->options) /* they may set the memory for experts */
+        setenv("EXPERTFS_BUDGET", "auto", 0);
     setenv(mounted ? "EXPERTFS_MOUNT" : "EXPERTFS_STORE", mounted ? r->root : r->given->source, 1);
     return 0;
 }

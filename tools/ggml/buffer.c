@@ -135,10 +135,10 @@ ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory
         return NULL;
     b->base = memory;
     if (efsg_file_at(memory, &b->file) == 0) {
-        if (efsg_source_fits_memory(b->file.bytes)) {
+        if (efsg_source_is_named(&b->file) && efsg_source_fits_memory(b->file.bytes)) {
             efsg_log(GGML_LOG_LEVEL_INFO,
-                     "experts are left to the processor: all of %s fits into memory; name "
-                     "EXPERTFS_BUDGET, or auto, to have them from the store",
+                     "experts are left to the processor: all of %s fits into memory; EXPERTFS_BUDGET=auto, or a size, "
+                     "takes them from the store or mount",
                      b->file.path);
             return buffer_of(b, bytes);
         }

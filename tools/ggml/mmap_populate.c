@@ -95,9 +95,8 @@ static bool is_model(int fd)
     struct stat st;
     if (!efsg_is_gguf(fd))
         return false;
-    if (store && *store)
-        return fstat(fd, &st) == 0 && !efsg_source_fits_memory((uint64_t)st.st_size);
-    return efsg_is_mounted(fd);
+    return ((store && *store) || efsg_is_mounted(fd)) && fstat(fd, &st) == 0 &&
+           !efsg_source_fits_memory((uint64_t)st.st_size);
 }
 
 void *efsg_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)

@@ -96,9 +96,10 @@ struct efsg_source; /* a mount, or a store that is open in this process; has a r
  * mount that the file is on. NULL: neither, or it cannot be opened, which has been logged.
  */
 struct efsg_source *efsg_source_get(const struct efsg_file *file);
+bool efsg_source_is_named(const struct efsg_file *file); /* whether it has one, which may fail to open */
 /* Whether the CPU backend computes the experts of a file of that size, or of the open models if these are larger: they
- * are less than 4/5 of the available memory and EXPERTFS_BUDGET is not set. Plain
- * matrices in memory are at least as fast as coded ones. Only with EXPERTFS_STORE: a mount already has its memory. */
+ * fit into memory (efs_fits_memory()), and EXPERTFS_BUDGET is not set. Plain matrices in memory are at least as fast as
+ * coded ones, and the page cache keeps them for the next program. */
 bool efsg_source_fits_memory(uint64_t file_bytes);
 /* Whether experts of the model that is being loaded may come from a source, by the environment and the open files. */
 bool efsg_source_expected(void);

@@ -60,11 +60,10 @@ static const char *source_budget(void)
 
 bool efsg_source_fits_memory(uint64_t file_bytes)
 {
-    const char *store = getenv("EXPERTFS_STORE"), *budget = getenv("EXPERTFS_BUDGET");
-    struct stat st;
-    if (!store || !*store || (budget && *budget) || stat(store, &st) < 0 || !S_ISREG(st.st_mode))
-        return false;
+    const char *budget = getenv("EXPERTFS_BUDGET");
     struct efsg_open_models models;
+    if (budget && *budget)
+        return false;
     efsg_open_models(&models);
     return efs_fits_memory(file_bytes > models.bytes ? file_bytes : models.bytes);
 }
@@ -73,10 +72,8 @@ bool efsg_source_expected(void)
 {
     const char *store = getenv("EXPERTFS_STORE");
     struct efsg_open_models models;
-    if (store && *store)
-        return !efsg_source_fits_memory(0);
     efsg_open_models(&models);
-    return models.mounted;
+    return ((store && *store) || models.mounted) && !efsg_source_fits_memory(0);
 }
 
 static uint64_t pools_of(const struct efs_stats *stats)
@@ -167,21 +164,29 @@ failed:
     return NULL;
 }
 
+/* The path of a file's source. False: it has none. */
+static bool source_path(const struct efsg_file *file, char path[sizeof(file->path)])
+{
+    const char *store = getenv("EXPERTFS_STORE");
+    if (store && *store)
+        return (size_t)snprintf(path, sizeof(file->path), "%s", store) < sizeof(file->path);
+    strcpy(path, file->path);
+    return efsg_mount_of(path);
+}
+
+bool efsg_source_is_named(const struct efsg_file *file)
+{
+    char path[sizeof(file->path)];
+    return source_path(file, path);
+}
+
 struct efsg_source *efsg_source_get(const struct efsg_file *file)
 {
     char path[sizeof(file->path)];
-    const char *store = getenv("EXPERTFS_STORE");
     struct efsg_source *source;
     struct stat st;
-    if (store && *store) {
-        if (strlen(store) >= sizeof(path))
-            return NULL;
-        strcpy(path, store);
-    } else {
-        strcpy(path, file->path);
-        if (!efsg_mount_of(path))
-            return NULL;
-    }
+    if (!source_path(file, path))
+        return NULL;
     const uint64_t device = stat(path, &st) == 0 ? st.st_dev : 0;
     pthread_mutex_lock(&lock);
     for (source = sources; source && (strcmp(source->path, path) != 0 || source->device != device);
