@@ -79,10 +79,11 @@ EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats s
 EFS_INLINE void efs_rotated_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
 {
     /* Exchange all bits except the sign. */
-    __m256i change = _mm256_and_si256(_mm256_xor_si256(e, sm), _mm256_set1_epi8(0x7f));
+    __m256i differ = _mm256_xor_si256(e, sm);
 
-    bytes[0] = _mm256_xor_si256(e, change);
-    bytes[1] = _mm256_xor_si256(sm, change);
+    __asm__("" : "+x"(differ)); /* else gcc loads sm twice */
+    bytes[0] = _mm256_xor_si256(e, _mm256_and_si256(differ, _mm256_set1_epi8(0x7f)));
+    bytes[1] = _mm256_xor_si256(differ, bytes[0]);
 }
 
 EFS_INLINE void efs_unpack_lanes(const efs_vector bytes[2], efs_vector words[2])
