@@ -266,9 +266,10 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
                                   : efs_fail(err, -ENOENT, "there is no stack \"%.40s\"", stack);
     if (rc == 0 && form != EFS_FORM_FULL && !(m->export && m->export->coded)) {
         if (form == EFS_FORM_CODED)
-            return efs_fail(err, -EOPNOTSUPP,
-                            "the socket of this mount cannot be reached (address in .expertfs/handout), and only it hands "
-                            "out coded experts; ask for full ones");
+            return efs_fail(
+                err, -EOPNOTSUPP,
+                "the socket of this mount cannot be reached (address in .expertfs/handout), and only it hands "
+                "out coded experts; ask for full ones");
         form = EFS_FORM_FULL;
     }
     if (rc < 0)
