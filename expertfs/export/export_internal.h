@@ -113,7 +113,7 @@ struct efsd_export {
     uint32_t pending_max, experts_max; /* by the budget when a client connects */
     struct efsd_socket socket;
     int epoll, stop, timer;
-    bool armed, progressed; /* the timer runs; an expert was dropped since it was started */
+    bool armed, progressed; /* the timer runs; an expert was dropped after its start */
     uint32_t round;         /* starts of the timer; changed with efs.lock held, or by the export thread */
     uint32_t silent_count;  /* silent clients */
     int spare;              /* reserved descriptor, closed to accept and disconnect a client on EMFILE */

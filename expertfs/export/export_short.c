@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export_short.c - see export_internal.h: memory is short while clients hold experts. Those that keep experts without
- * using them (EFS_EXPORT_KEEP) get EFS_EXPORT_ROOM and drop some. What a client holds cannot be taken from it: it may
- * be reading it. So the client that holds memory wins, and the requests that wait for it are refused (-EDEADLK) when no
+ * using them (EFS_EXPORT_KEEP) get EFS_EXPORT_ROOM and drop some. An expert cannot be taken from a client, which may be
+ * reading it. So the client that holds memory wins, and the requests that wait for it are refused (-EDEADLK) when no
  * client has dropped an expert for WAIT_SECONDS: by the timer of the kernel (timerfd), as nothing else happens then.
  *
  * Clients that hold experts and have sent nothing in that time are *silent*: stopped, or deaf. Until one of them is
