@@ -35,8 +35,8 @@ struct efsd {
     struct efsd_options options;
     struct efs *fs;
     struct efs_store_info info;
-    struct efs_stream *streams[2][2]; /* [EFS_STREAM_MAY_BLOCK][EFS_STREAM_...]; shared by all readers */
-    _Atomic unsigned blocking;        /* receiving threads in efs_read() that may wait for the disk */
+    struct efs_stream *streams[2][2][2]; /* [EFS_STREAM_STAYS][EFS_STREAM_MAY_BLOCK][EFS_STREAM_...], of all readers */
+    _Atomic unsigned blocking;           /* receiving threads in efs_read() that may wait for the disk */
     uint32_t expert_count;
     struct efsd_tree tree;
     struct efsd_buffers buffers;

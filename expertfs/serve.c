@@ -66,9 +66,9 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         return rc;
     daemon->expert_count = efs_expert_count(daemon->fs);
     efs_store_info(efs_get_store(daemon->fs), &daemon->info);
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t hints = i % 2 | (i < 2 ? 0 : EFS_STREAM_MAY_BLOCK);
-        rc = efs_stream_new(daemon->fs, hints, &daemon->streams[i / 2][i % 2]);
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t hints = i % 2 | (i / 2 % 2 ? EFS_STREAM_MAY_BLOCK : 0) | (i / 4 ? EFS_STREAM_STAYS : 0);
+        rc = efs_stream_new(daemon->fs, hints, &daemon->streams[i / 4][i / 2 % 2][i % 2]);
         if (rc)
             return efs_fail(err, rc, "no memory");
     }
@@ -288,8 +288,8 @@ static void daemon_end(struct efsd *daemon)
         efs_close(daemon->fs);
         daemon->fs = NULL;
     }
-    for (uint32_t i = 0; i < 4; i++)
-        efs_stream_free(daemon->streams[i / 2][i % 2]);
+    for (uint32_t i = 0; i < 8; i++)
+        efs_stream_free(daemon->streams[i / 4][i / 2 % 2][i % 2]);
     efsd_export_free(daemon->export);
     efsd_session_end(daemon);
     efsd_drop_pages_stop(daemon);

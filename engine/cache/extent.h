@@ -65,7 +65,9 @@ struct efs_extent {
     uint8_t kind;                          /* the list for it while it is evictable */
     bool discard;                          /* damaged: dropped with the last reference */
     uint32_t refs;                         /* references; an extent with references is whole and not evicted */
+    bool elsewhere;                        /* all of its bytes were read, and stay in memory elsewhere */
     uint32_t ahead_bytes;                  /* bytes read ahead and not used yet */
+    uint32_t elsewhere_bytes;              /* raw bytes read that stay in memory elsewhere, until it has all */
     uint64_t scan_clock;                   /* efs_streams.clock at the last read or read-ahead by a stream */
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit per shard: its checksums were verified */
@@ -158,8 +160,10 @@ void efs_extents_destroy(struct efs *fs);
  * and before the pool grows. _put() without lock, _unref() with lock held. */
 void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter);
 void efs_extent_unref(struct efs *fs, const struct efs_extent_waiter *waiter, bool used_up);
-/* The same for an extent that is used up, without taking the lock while nothing waits for memory: the reference is
- * dropped by the next efs_extents_put_used_up(), which the caller calls before it frees the waiter. Without lock. */
+/* efs_extent_put() after these bytes of it, which stay in memory elsewhere, were read. */
+void efs_extent_put_elsewhere(struct efs *fs, const struct efs_extent_waiter *waiter, size_t bytes);
+/* efs_extent_put() for an extent that is used up, without taking the lock while nothing waits for memory: the reference
+ * is dropped by the next efs_extents_put_used_up(), which the caller calls before it frees the waiter. Without lock. */
 void efs_extent_put_later(struct efs *fs, struct efs_extent_waiter *waiter);
 void efs_extents_put_used_up(struct efs *fs); /* with lock held */
 void efs_extents_set_wanted(struct efs *fs);  /* something waits for memory, or nothing does any more; with lock held */

@@ -160,6 +160,20 @@ void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter)
     efs_unlock(fs);
 }
 
+void efs_extent_put_elsewhere(struct efs *fs, const struct efs_extent_waiter *waiter, size_t bytes)
+{
+    struct efs_extent *x = &fs->extents->at[waiter->extent];
+    uint64_t begin = efs_extent_begin(fs, waiter->extent), end;
+    efs_extent_at(fs, x->object, begin, &end); /* a shared extent counts as long as its first object */
+    efs_lock(fs);
+    x->elsewhere_bytes += (uint32_t)bytes;
+    bool all = x->elsewhere_bytes >= end - begin;
+    x->elsewhere_bytes = all ? 0 : x->elsewhere_bytes;
+    x->elsewhere = x->elsewhere || all;
+    efs_extent_unref(fs, waiter, all);
+    efs_unlock(fs);
+}
+
 void efs_extents_put_used_up(struct efs *fs)
 {
     struct efs_extent_waiter *next;

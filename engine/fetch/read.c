@@ -19,7 +19,7 @@
 #define WHOLE_EXPERT_SHARE 8 /* a miss loads the whole expert if it is at most 1/8 of the budget */
 
 struct efs_stream { /* walks are shared by all streams: efs_extents.streams */
-    bool no_readahead, may_block;
+    bool no_readahead, may_block, stays;
 };
 
 struct read;
@@ -47,6 +47,7 @@ struct read {
     uint8_t *dst;
     size_t bytes;
     bool may_block;      /* EFS_STREAM_MAY_BLOCK */
+    bool stays;          /* EFS_STREAM_STAYS */
     uint32_t prev_group; /* with lock held: group of the previous part; EFS_NONE: none */
     bool prev_resident;  /* that part was in memory */
     _Atomic uint32_t remaining;
@@ -96,7 +97,10 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     if (rc == 0) {
         rc = efs_extent_decode(fs, p->span.extent, p->span.object, p->span.begin, p->span.bytes, p->span.dst, false,
                                scratch);
-        efs_extent_put(fs, &p->waiter);
+        if (p->read->stays && rc == 0)
+            efs_extent_put_elsewhere(fs, &p->waiter, p->span.bytes);
+        else
+            efs_extent_put(fs, &p->waiter);
     }
     part_end(p, rc);
 }
@@ -316,7 +320,8 @@ static void read_request(struct efs *fs, struct parts *parts, const struct efs_s
     for (struct part *p = parts->head, *next; p; p = next) {
         next = p->next;
         if (p->range_bytes) {
-            if (p->group < fs->store->expert_count && step->pace != EFS_PACE_SCAN) /* scans do not count as uses */
+            /* scans do not count as uses, nor reads for a page cache that keeps the pages */
+            if (p->group < fs->store->expert_count && step->pace != EFS_PACE_SCAN && !p->read->stays)
                 efs_use_bytes(fs, p->group, p->range_bytes);
             data = range_pin(fs, p);
             efs_count(&fs->stats, reads_f, data != NULL);
@@ -389,6 +394,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     *r = (struct read){
         .fs = fs, .done = done, .arg = arg, .dst = dst, .bytes = len, .prev_group = EFS_NONE, .remaining = 1};
     r->may_block = stream && stream->may_block;
+    r->stays = stream && stream->stays;
     efs_in_flight_begin(fs);
     struct parts parts = {NULL, &parts.head};
     struct served served = {{NULL, &served.ready.head}, {NULL, &served.full.head}, {NULL, &served.direct.head}};
@@ -428,13 +434,14 @@ errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **out)
 {
     (void)fs;
     *out = NULL;
-    if (hints & ~(uint32_t)(EFS_STREAM_NO_READAHEAD | EFS_STREAM_MAY_BLOCK))
+    if (hints & ~(uint32_t)(EFS_STREAM_NO_READAHEAD | EFS_STREAM_MAY_BLOCK | EFS_STREAM_STAYS))
         return -EINVAL;
     struct efs_stream *s = efs_sys_calloc(1, sizeof(*s));
     if (!s)
         return -ENOMEM;
-    *s =
-        (struct efs_stream){.no_readahead = hints & EFS_STREAM_NO_READAHEAD, .may_block = hints & EFS_STREAM_MAY_BLOCK};
+    *s = (struct efs_stream){.no_readahead = hints & EFS_STREAM_NO_READAHEAD,
+                             .may_block = hints & EFS_STREAM_MAY_BLOCK,
+                             .stays = hints & EFS_STREAM_STAYS};
     *out = s;
     return 0;
 }

@@ -61,7 +61,7 @@ static uint32_t fill_next(struct efs *fs)
         uint32_t first = efs_expert_extent_first(fs, pf->fill_expert), end = efs_expert_extent_end(fs, pf->fill_expert);
         for (uint32_t i = first; i < end && efs_full_of(fs, pf->fill_expert)->state == EFS_FULL_NONE; i++) {
             const struct efs_extent *x = efs_extent(fs, i);
-            if (x->state == EFS_EXTENT_IDLE && x->resident != x->required)
+            if (x->state == EFS_EXTENT_IDLE && x->resident != x->required && !x->elsewhere)
                 return i;
         }
     }

@@ -244,7 +244,7 @@ void efsd_decode_ahead_start_next(struct efsd *daemon, struct efsd_open *open)
     while (answered && (a = ahead_begin(daemon, open))) {
         answered = false;
         efsd_count(&daemon->counters.aheads, 1);
-        efs_read(daemon->fs, daemon->tree.nodes[open->node].id, daemon->streams[0][EFS_STREAM_SEQUENTIAL], a->offset,
+        efs_read(daemon->fs, daemon->tree.nodes[open->node].id, daemon->streams[0][0][EFS_STREAM_SEQUENTIAL], a->offset,
                  a->data + efsd_reply_offset(a->bytes), a->bytes, ahead_done, a);
     }
 }

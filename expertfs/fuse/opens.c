@@ -39,9 +39,9 @@ errint_t efsd_opens_init(struct efsd *daemon)
 {
     pthread_mutex_init(&daemon->opens.lock, NULL);
     daemon->opens.shares = calloc((size_t)daemon->expert_count + 1, sizeof(*daemon->opens.shares));
-    daemon->opens.cached = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.cached));
+    daemon->opens.cached_bytes = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.cached_bytes));
     daemon->opens.hollow = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.hollow));
-    return daemon->opens.shares && daemon->opens.cached && daemon->opens.hollow ? 0 : -ENOMEM;
+    return daemon->opens.shares && daemon->opens.cached_bytes && daemon->opens.hollow ? 0 : -ENOMEM;
 }
 
 /* Each open is in one of the two lists, from open_new() to efsd_open_release(). */
@@ -135,11 +135,11 @@ void efsd_open_unref(struct efsd_open *open)
 void efsd_opens_free(struct efsd *daemon)
 {
     struct efsd_opens *opens = &daemon->opens;
-    free(opens->cached);
+    free((void *)opens->cached_bytes);
     for (uint32_t node = 0; opens->hollow && node < daemon->tree.count; node++)
         efsd_hollow_free(&opens->hollow[node]);
     free(opens->hollow);
-    opens->cached = NULL;
+    opens->cached_bytes = NULL;
     opens->hollow = NULL;
     if (!opens->shares)
         return;
@@ -204,26 +204,19 @@ static void open_reply_failed(struct efsd *daemon, fuse_req_t req, struct efsd_o
     fuse_reply_err(req, error);
 }
 
-void efsd_opens_cached(struct efsd *daemon, uint32_t node)
-{
-    _Atomic bool *cached = &daemon->opens.cached[node];
-    if (!atomic_load_explicit(cached, memory_order_relaxed))
-        atomic_store_explicit(cached, true, memory_order_relaxed);
-}
-
 /*
  * True if read() of this open bypasses the page cache. By direct_io=auto this is so for a file that has no pages there,
  * of a checkpoint that does not fit into memory with the budget: the kernel drops a file's pages, for all processes,
  * when an open with direct_io is mapped. Experts are opened with direct_io: the kernel does not mix page cache and
  * backing files.
  */
-static bool open_is_direct(struct efsd *daemon, const struct efsd_open *open)
+static bool open_is_direct(struct efsd *daemon, struct efsd_open *open)
 {
-    if (!daemon->direct_io || daemon->options.direct_io == EFSD_DIRECT_IO_ON ||
-        daemon->tree.nodes[open->node].kind != EFSD_FILE)
+    bool file = daemon->tree.nodes[open->node].kind == EFSD_FILE;
+    open->fits = file && efsd_page_cache_fits(daemon);
+    if (!daemon->direct_io || daemon->options.direct_io == EFSD_DIRECT_IO_ON || !file)
         return daemon->direct_io;
-    return !atomic_load_explicit(&daemon->opens.cached[open->node], memory_order_relaxed) &&
-           !efsd_page_cache_fits(daemon);
+    return !open->fits && !atomic_load_explicit(&daemon->opens.cached_bytes[open->node], memory_order_relaxed);
 }
 
 /* Answers an open. Its share, if any, is BACKED or PLAIN, and stays so. */

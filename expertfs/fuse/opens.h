@@ -28,6 +28,7 @@ struct efsd_open {
     uint32_t thread, user; /* thread and user that opened it */
     _Atomic uint32_t references;
     _Atomic uint64_t read_bytes; /* bytes of the file requested from the daemon */
+    bool fits;                   /* a file of a checkpoint that fits into the page cache: its pages stay there */
     struct efsd_share *share;    /* experts with passthrough, else NULL */
     char *text;                  /* control files: the whole text, generated at open */
     size_t text_bytes;
@@ -38,7 +39,7 @@ struct efsd_open {
 struct efsd_opens {
     pthread_mutex_t lock;             /* guards shares, waiting, answered, and the contents of shares */
     struct efsd_share **shares;       /* by expert number; NULL: not open */
-    _Atomic bool *cached;             /* by node: it was read for the page cache */
+    _Atomic uint64_t *cached_bytes;   /* by node: bytes read for the page cache */
     struct efsd_hollow_pages *hollow; /* by node */
     struct efsd_open *waiting;        /* opens that wait for a lease */
     struct efsd_open *answered;       /* all other opens */
@@ -60,8 +61,6 @@ void efsd_opens_free(struct efsd *daemon);
 /* Answers an open of a file or expert, possibly later and from another thread. */
 void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags);
 void efsd_open_release(struct efsd *daemon, struct efsd_open *open);
-/* Records that the node was read for the page cache. Later opens keep its cached pages. */
-void efsd_opens_cached(struct efsd *daemon, uint32_t node);
 /* The open of a handle that the kernel sent, possibly to another thread than the one that created it. Takes references
  * on it, each to be dropped by efsd_open_unref(). The thread that answers a read holds one until the reply was sent,
  * because the reader may close the file after the reply. */

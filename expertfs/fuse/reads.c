@@ -79,7 +79,7 @@ static enum efs_stream_hint open_hint(struct efsd_open *open, size_t bytes, uint
 /* The read may wait for the disk on this thread, except on the last receiving thread: an interrupt must be received
  * when the disk does not respond. */
 static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, enum efs_stream_hint hint,
-                           size_t bytes, uint64_t offset)
+                           bool stays, size_t bytes, uint64_t offset)
 {
     bool waited, may_block = atomic_fetch_add(&daemon->blocking, 1) + 1 < daemon->threads;
     struct efsd_buffer *buffer = efsd_buffer_get(&daemon->buffers, bytes, &waited);
@@ -95,9 +95,17 @@ static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open
     arming = ARMED;
     if (interrupted)
         read_interrupted(req, buffer);
-    efs_read(daemon->fs, daemon->tree.nodes[open->node].id, daemon->streams[may_block][hint], offset, buffer->begin,
-             bytes, read_done, buffer);
+    efs_read(daemon->fs, daemon->tree.nodes[open->node].id, daemon->streams[stays][may_block][hint], offset,
+             buffer->begin, bytes, read_done, buffer);
     atomic_fetch_sub(&daemon->blocking, 1);
+}
+
+/* Counts bytes that are read for the page cache. Returns whether they stay there: the file fits, and no byte of it was
+ * read a second time, which shows that pages were reclaimed, as for readers with a memory limit of their own. */
+static bool pages_stay(struct efsd *daemon, const struct efsd_open *open, size_t bytes)
+{
+    uint64_t before = atomic_fetch_add_explicit(&daemon->opens.cached_bytes[open->node], bytes, memory_order_relaxed);
+    return open->fits && before < daemon->tree.nodes[open->node].bytes;
 }
 
 /* Drops one reference on open, now or when the read in flight is answered. */
@@ -108,7 +116,6 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     atomic_fetch_add_explicit(&open->read_bytes, left < bytes ? left : bytes, memory_order_relaxed);
     efsd_shrink_read(daemon, bytes, cached);
     if (cached) {
-        efsd_opens_cached(daemon, open->node);
         enum efsd_read_around_reply reply = efsd_read_around_note(daemon, open, bytes, offset);
         struct efsd_hollow_pages *hollow = &daemon->opens.hollow[open->node];
         if (bytes <= EFSD_PAGE_BYTES)
@@ -122,14 +129,15 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
             efsd_open_unref(open);
             return;
         }
-        read_by_engine(daemon, req, open, open_hint(open, bytes, offset), bytes, offset);
+        read_by_engine(daemon, req, open, open_hint(open, bytes, offset), pages_stay(daemon, open, bytes), bytes,
+                       offset);
         return;
     }
     bool follows = efsd_decode_ahead_predict(daemon, open, offset, bytes);
     if (efsd_decode_ahead_serve(daemon, req, open->node, offset, bytes))
         efsd_open_unref(open);
     else
-        read_by_engine(daemon, req, open, EFS_STREAM_SEQUENTIAL, bytes, offset);
+        read_by_engine(daemon, req, open, EFS_STREAM_SEQUENTIAL, false, bytes, offset);
     if (follows)
         efsd_decode_ahead_start_next(daemon, open);
 }

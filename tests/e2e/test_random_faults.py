@@ -121,7 +121,7 @@ check("and its pages are kept", mount.count("fuse_reads") == before)
 mount.unmount()
 
 print("-- an unmount while the daemon drops pages")
-mount = Mount(store, "budget=40M", faults={"FADVISE_US": 3000000})
+mount = Mount(store, "budget=40M", faults={"FADVISE_US": 20000})
 view = opened()
 check("random faults are recognised", refused(view) > 20)
 

@@ -23,14 +23,14 @@ def read_all(mount):
 
 size = os.stat(store).st_size
 for budget in f"{size // (1 << 20) * 2 + 96}M", "4G":
-    mount = Mount(store, f"budget={budget}")
+    mount = Mount(store, f"budget={budget},direct_io=on")
     wait_until(lambda: mount.count("plans") > 0)  # the plan is for experts: with 4G most of the budget is in no pool
     passes = [read_all(mount) for _ in range(3)]
     check(f"{budget}: the first pass reads the store", passes[0] >= size * .8, (passes, size))
     check(f"{budget}: three passes read it once", sum(passes) <= size * 1.05, (passes, size))
     mount.check_budget()
     mount.unmount()
-mount = Mount(store, "budget=40M")
+mount = Mount(store, "budget=40M,direct_io=on")
 passes = [read_all(mount) for _ in range(2)]
 check("a small budget holds", mount.count("chunk_pool_bytes") + mount.count("fixed_bytes") <= mount.count("budget_bytes"), mount.stat())
 check("then each pass reads it", passes[1] >= size * .5, (passes, size))
