@@ -3,7 +3,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "layout.h"
-#include "expertfs-pack.h"
+#include "expertfs-private.h"
 #include "pack.h"
 #include "store.h"
 
@@ -742,6 +742,53 @@ TEST(copies_of_unknown_types)
     assert_int_equal(pack(&f, &options, &err), 0);
     assert_int_equal(report.tensors, 2);
     assert_non_null(strstr(report.notice, "has the bytes of"));
+    fixture_end(&f);
+}
+
+static bool cancel_at_once(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase)
+{
+    (void)arg, (void)phase;
+    assert_true(done_bytes <= total_bytes);
+    return true;
+}
+
+/* Every byte of every file counts, and the list of files, in a checkpoint with files of equal bytes. */
+TEST(comparing_finds_every_difference)
+{
+    static const struct efs_pack_options options = {.shard_elements = EFS_SHARD_ELEMENTS_MIN};
+    struct efs_error err;
+    struct fixture f;
+    char path[500], other[520];
+    struct stat st;
+    fixture_begin(&f);
+    odd_checkpoint(&f);
+    assert_int_equal(pack(&f, &options, &err), 0);
+    struct efs_store *store = open_store(f.store);
+    assert_int_equal(efs_pack_compare(f.source, store, NULL, NULL, &err), 0);
+    assert_int_equal(efs_pack_compare(f.source, store, cancel_at_once, NULL, &err), -ECANCELED);
+    assert_int_equal(efs_pack_compare(f.store, store, NULL, NULL, &err), -ESTALE);
+    snprintf(path, sizeof(path), "%s/model.safetensors", f.source);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0 && fstat(fd, &st) == 0);
+    for (off_t at = 0; at < st.st_size;
+         at += at + 1 < st.st_size && at + 4099 >= st.st_size ? st.st_size - 1 - at : 4099) {
+        uint8_t byte, changed;
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        changed = byte ^ 1;
+        assert_int_equal(pwrite(fd, &changed, 1, at), 1);
+        assert_int_equal(efs_pack_compare(f.source, store, NULL, NULL, &err), -ESTALE);
+        assert_non_null(strstr(err.text, "model.safetensors: other bytes"));
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    }
+    assert_int_equal(efs_pack_compare(f.source, store, NULL, NULL, &err), 0);
+    assert_int_equal(ftruncate(fd, st.st_size - 1), 0);
+    assert_int_equal(efs_pack_compare(f.source, store, NULL, NULL, &err), -ESTALE);
+    close(fd);
+    snprintf(other, sizeof(other), "%s.moved", path);
+    assert_int_equal(rename(path, other), 0);
+    assert_int_equal(efs_pack_compare(f.source, store, NULL, NULL, &err), -ESTALE);
+    assert_int_equal(efs_pack_compare("/nowhere", store, NULL, NULL, &err), -ENOENT);
+    efs_store_close(store);
     fixture_end(&f);
 }
 
