@@ -475,8 +475,10 @@ static int up_run(int argc, char **argv)
         }
     tools_parse(&command, argc, argv, &a);
     int refused = check_options(&a);
-    if (refused != CTL_OK)
+    if (refused != CTL_OK) {
+        free(a.options);
         return a.program ? RUN_FAILED : refused;
+    }
     ctl_stores_folder(a.folder, folder, sizeof(folder), &ignored);
     ctl_stores_own(folder, a.folder != NULL, own, sizeof(own));
     errint_t rc = ctl_model_find(a.given.word[0], folder, a.folder ? folder : own, &model, &err);
