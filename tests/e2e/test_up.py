@@ -407,7 +407,8 @@ result = as_nobody("""
     export XDG_DATA_HOME="$2/data" HOME="$2"
     "$3/expertctl" up "$4" >/dev/null
     "$3/expertctl" ls
-    "$3/expertctl" status | head -n 1
+    "$3/expertctl" status "$2/data/expertfs/fresh" | grep ' serves \\|^problems'
+    "$3/expertctl" status | head -n 1 || true
     "$3/expertctl" down "$5" 2>&1 || true
     "$3/expertctl" down --all
     "$3/expertctl" status 2>&1 || true
@@ -419,6 +420,7 @@ if result is not None:
     check("ls: the mounts of all users", any(line.endswith(f"fresh by nobody") for line in lines) and
           any(line.endswith(f"{hidden.path} by root") for line in lines), lines)
     check("status: the own mount, not those that may not be read", any("/data/expertfs/fresh serves " in line for line in lines), lines)
+    check("status: nothing is wrong with it", "problems  none" in lines, lines)
     check("down of another user's mount", any("only the user who mounted it, and root, may unmount it" in line for line in lines), lines)
     check("status without an own mount", "expertctl: there is no mount of expertfs that you may read" in lines, lines)
 hidden.unmount()
