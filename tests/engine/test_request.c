@@ -299,7 +299,7 @@ TEST(test_named_again)
 #define WIDE_EXPERTS 96u /* more than are dropped in one critical section */
 
 /* Items of a request that wait for memory are cancelled before those that hold memory are released: nothing is read
- * for a request that nobody has any more. */
+ * after the release. */
 TEST(test_release_waiting)
 {
     struct fixture wide;
@@ -343,6 +343,86 @@ static void has_arrived(void *arg, errint_t error, struct efs_client_request *re
     h->request = request;
     h->index = index;
     sem_post(h->came);
+}
+
+struct asked {
+    sem_t *came;
+    struct efs_client_request *_Atomic request; /* set last */
+    uint32_t index;
+    errint_t error;
+    bool dropped;
+};
+
+static void asked_arrived(void *arg, errint_t error, struct efs_client_request *request, uint32_t index)
+{
+    struct asked *a = arg;
+    a->error = error;
+    a->index = index;
+    a->request = request;
+    sem_post(a->came);
+}
+
+static void ask_as(struct efs *fs, struct efs_holder *holder, uint32_t layer, uint32_t count,
+                   struct asked asked[EXPERTS], sem_t *came)
+{
+    struct efs_need needs[EXPERTS];
+    struct efs_client_request *none;
+    struct efs_error err = {""};
+    void *args[EXPERTS];
+    layer_needs(layer, needs);
+    for (uint32_t i = 0; i < count; i++) {
+        asked[i] = (struct asked){.came = came};
+        args[i] = &asked[i];
+    }
+    const struct efs_request_how how = {
+        .form = EFS_FORM_CODED, .arrived = asked_arrived, .args = args, .holder = holder};
+    assert_int_equal(efs_request_submit(fs, needs, count, &how, &none, &err), 0);
+}
+
+static bool is_any(const void *arg)
+{
+    return arg != NULL;
+}
+
+/* A request that waits for memory of another program can be refused: its experts get -EDEADLK, and are not read. One
+ * that was admitted in part cannot: it waits for its own caller. */
+TEST(test_refused_while_held)
+{
+    enum { WAITING = 4 };
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 40 * MIB});
+    struct efs_holder *holder[] = {efs_holder_new(), efs_holder_new()};
+    struct asked large[EXPERTS], other[EXPERTS];
+    sem_t came, refused;
+    sem_init(&came, 0, 0);
+    sem_init(&refused, 0, 0);
+    ask_as(fs, holder[0], 0, EXPERTS, large, &came); /* too large: admitted expert by expert */
+    sem_wait(&came);
+    ask_as(fs, holder[1], 1, WAITING, other, &refused);
+    assert_int_equal(efs_requests_refuse(fs, is_any), WAITING);
+    for (uint32_t i = 0; i < WAITING; i++)
+        sem_wait(&refused);
+    for (uint32_t i = 0; i < WAITING; i++)
+        assert_int_equal(other[i].error, -EDEADLK);
+    assert_int_equal(efs_requests_refuse(fs, is_any), 0);
+    for (uint32_t dropped = 0; dropped < EXPERTS; dropped++) { /* one has come that was not dropped yet */
+        uint32_t i = 0;
+        while (!large[i].request || large[i].dropped)
+            i++;
+        large[i].dropped = true;
+        assert_int_equal(large[i].error, 0);
+        efs_client_drop(large[i].request, large[i].index);
+        if (dropped + 1 < EXPERTS)
+            sem_wait(&came);
+    }
+    const struct efs_stats stats = fixture_drain(fs);
+    assert_int_equal(stats.coded_m + stats.coded_c, EXPERTS);
+    assert_int_equal(stats.coded_errors, WAITING);
+    assert_int_equal(stats.coded_experts, 0);
+    efs_close(fs);
+    for (uint32_t n = 0; n < 2; n++)
+        efs_holder_unref(holder[n]);
+    sem_destroy(&came);
+    sem_destroy(&refused);
 }
 
 static void *wait_for_all(void *request)
