@@ -75,6 +75,7 @@ for killed in (False, True, False, True):
     out, into = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(600)  # ends with the test, also where that fails
         child = Client(mount)
         ask(child, 0, 0, HELD)
         os.write(into, b"y" if get(child, 0, HELD) else b"n")
