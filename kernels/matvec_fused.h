@@ -34,7 +34,7 @@ EFS_INLINE void part_add(struct efs_sums *sums, unsigned p, efs_vector e, const 
  * Multiplies the symbols [begin, end) of a plane, at least one group, with their SM. Each group prefetches one later
  * piece of SM and code into the L2 cache; L1 allows too few outstanding misses (measured on Zen 4). The symbols of a
  * group are decoded while the previous group is multiplied, which hides the latency from codes to sums (up to 5 %
- * faster on Zen 4, AVX2 up to 8 %; two groups ahead is slower).
+ * faster on Zen 4; two groups ahead is slower).
  *
  * Cycles per group on Zen 4 with AVX-512: 11 to 12.5 from L1 with F32, of which decoding the symbols takes 5; leaving
  * out the join, the widening or the multiplication saves 1 to 2 each. The lower levels add 2.4 (300 per block: header
