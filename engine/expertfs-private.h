@@ -467,6 +467,7 @@ struct efs_profile {
 #define EFS_PROFILE_FIELD(name, help) double name;
     EFS_PROFILE_NUMBERS(EFS_PROFILE_FIELD)
 #undef EFS_PROFILE_FIELD
+    uint64_t device;   /* st_dev of the store; 0: not known. Copies on two file systems have one content_hash. */
     bool direct_io;    /* reads bypassed the page cache */
     char cpu_path[16]; /* efs_cpu_path() when it was measured */
 };

@@ -145,9 +145,11 @@ static void thread_profile(struct efs_plan_thread *s)
         errint_t rc = efs_profile_load(path, &profile, &err);
         if (rc == 0) {
             profile_set(s, &profile, EFS_PROFILE_SAVED);
-            if (strcmp(profile.cpu_path, efs_cpu_name()) == 0)
+            bool same_device = profile.device == 0 || profile.device == fs->store->opened_stat.st_dev;
+            if (same_device && strcmp(profile.cpu_path, efs_cpu_name()) == 0)
                 return;
-            efs_log(fs, EFS_LOG_INFO, "%s: measured on another processor; it is measured again", path);
+            efs_log(fs, EFS_LOG_INFO, "%s: measured on another %s; it is measured again", path,
+                    same_device ? "processor" : "file system");
         } else if (rc != -ENOENT) {
             efs_log(fs, rc == -ESTALE ? EFS_LOG_INFO : EFS_LOG_WARNING, "%s; it is measured again", err.text);
             if (rc == -ESTALE) /* no mount reports it again, also if the new profile is not steady enough to be saved */

@@ -35,8 +35,9 @@ char *efs_profile_json(const struct efs_profile *p)
 {
     char hash[24];
     snprintf(hash, sizeof(hash), "%016" PRIx64, p->content_hash);
-    json_t *json = json_pack("{s:s, s:I, s:b, s:s}", "content_hash", hash, "measured_at", (json_int_t)p->measured_at,
-                             "direct_io", p->direct_io, "cpu_path", p->cpu_path);
+    json_t *json =
+        json_pack("{s:s, s:I, s:I, s:b, s:s}", "content_hash", hash, "measured_at", (json_int_t)p->measured_at,
+                  "device", (json_int_t)p->device, "direct_io", p->direct_io, "cpu_path", p->cpu_path);
 #define PUT(name, help)                                                                                                \
     if (json && json_object_set_new(json, #name, json_real(p->name)) != 0) {                                           \
         json_decref(json);                                                                                             \
@@ -100,6 +101,7 @@ static const char *read_json(const json_t *json, struct efs_profile *p)
             return "content_hash is not a hexadecimal number";
     }
     p->measured_at = json_integer_value(json_object_get(json, "measured_at"));
+    p->device = (uint64_t)json_integer_value(json_object_get(json, "device"));
     p->direct_io = json_is_true(json_object_get(json, "direct_io"));
     snprintf(p->cpu_path, sizeof(p->cpu_path), "%s", cpu ? cpu : "");
 #define GET(name, help)                                                                                                \

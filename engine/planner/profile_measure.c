@@ -421,7 +421,8 @@ errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double s
     struct efs_measure m = {.store = store, .profile = profile};
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct timespec now;
-    *profile = (struct efs_profile){.content_hash = store->sb.content_hash, .direct_io = store->direct};
+    *profile = (struct efs_profile){
+        .content_hash = store->sb.content_hash, .device = store->opened_stat.st_dev, .direct_io = store->direct};
     if (workers == 0)
         workers = cores < 1 ? 1 : (unsigned)cores;
     if (workers > EFS_WORKERS_MAX || !(seconds >= 0.1 && seconds <= 60))

@@ -61,6 +61,18 @@ else:
 mount.unmount()
 
 
+print("-- a copy on another file system")
+if os.stat("/dev/shm").st_dev != os.stat(store).st_dev:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as there:
+        change(disk_bytes_per_second=1e6)
+        mount = Mount(store, "budget=1G")
+        check("the profile is used where it was measured", told(mount)["source"] == "saved", told(mount))
+        mount.unmount()
+        mount = Mount(shutil.copy(store, there), "budget=1G")
+        check("not that of the other disk", wait_until(lambda: told(mount)["source"] == "measured", 100), told(mount))
+        mount.unmount()
+
+
 def read_all(mount):
     for name in files_below(mount / "experts"):
         with open(mount / f"experts/{name}", "rb") as file:
