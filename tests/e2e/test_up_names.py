@@ -59,7 +59,7 @@ def up(*arguments):
 
 def runs(what, given, ends, source, *words):
     """Runs a program on a model; {gguf} has the name and the bytes."""
-    result = up(given, "--", "sh", "-c", 'cmp "$1" "$2" && echo "${2#$EXPERTFS_MOUNT/}"', "sh", source, *(words or ["{gguf}"]))
+    result = up("-o", "budget=64M", given, "--", "sh", "-c", 'cmp "$1" "$2" && echo "${2#$EXPERTFS_MOUNT/}"', "sh", source, *(words or ["{gguf}"]))
     check(f"{what}: {ends}", result.returncode == 0 and result.stdout == f"{ends}\n", result)
 
 
@@ -119,10 +119,12 @@ check("a folder of models that would be packed is refused, without the companion
       "a folder of several models: BF16.gguf, Q8_0.gguf, part1, part2\nhint: ", result.stderr), result)
 
 print("-- names with a quantisation, revisions, addresses")
-unsloth = repository("org/Many-GGUF", "77aa", {
+with open(scratch("made/config"), "w") as file:
+    file.write('{"architectures": ["Qwen3MoeForCausalLM"]}')
+repository("org/Many-GGUF", "77aa", {
     "Many-Q4_K_M.gguf": made["BF16"], "Many-Q4_K.gguf": made["Q8_0"], "UD-IQ1_S/Many-UD-IQ1_S-00001-of-00002.gguf": scratch("made/part1"),
     "UD-IQ1_S/Many-UD-IQ1_S-00002-of-00002.gguf": scratch("made/part2"), "Many-Q6_K-00001-of-00002.gguf": scratch("made/part2"),
-    "Many-Q6_K-00002-of-00002.gguf": scratch("made/part1"), "mmproj-Q4_K.gguf": made["mmproj"], "mmproj-F16.gguf": made["mmproj"]}, "main")
+    "Many-Q6_K-00002-of-00002.gguf": scratch("made/part1"), "mmproj-Q4_K.gguf": made["mmproj"], "mmproj-F16.gguf": made["mmproj"], "config.json": scratch("made/config")}, "main")
 for given in ("org/Many-GGUF:Q4_K", "org/Many-GGUF:q4_k", "hf.co/org/Many-GGUF:Q4_K", "huggingface.co/org/Many-GGUF:Many-Q4_K.gguf",
               "org/Many-GGUF@main:Q4_K", "https://huggingface.co/org/Many-GGUF/blob/main/Many-Q4_K.gguf",
               "https://huggingface.co/org/Many-GGUF/resolve/main/Many-Q4_K.gguf?download=true",

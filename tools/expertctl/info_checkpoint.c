@@ -71,14 +71,19 @@ static size_t model_bytes(const struct efs_catalog *catalog, const struct efs_so
     return bytes ? bytes : own;
 }
 
-/* Whether the folder is one model by the files at its top: weights, an index or a configuration. */
+/* Whether safetensors files are at the top of the folder: it is one model. */
+static bool top_has_weights(const struct efs_catalog *catalog)
+{
+    bool found = false;
+    for (size_t f = 0; f < catalog->file_count && !found; f++)
+        found = catalog->files[f].has_tensors && !catalog->files[f].gguf && !strchr(catalog->files[f].path, '/');
+    return found;
+}
+
+/* Whether the safetensors files of the folder are one model by an index or a configuration at its top. GGUF files are
+ * models of their own: repositories of quantisations have the configuration of the model, too. */
 static bool top_is_model(const struct efs_catalog *catalog)
 {
-    for (size_t f = 0; f < catalog->file_count; f++) {
-        const struct efs_source_file *file = &catalog->files[f];
-        if (file->has_tensors && !file->gguf && !strchr(file->path, '/'))
-            return true;
-    }
     return has_file(catalog, "", 0, "config.json") || has_file(catalog, "", 0, "model_index.json") ||
            has_file(catalog, "", 0, "model.safetensors.index.json");
 }
@@ -88,14 +93,15 @@ static void list_models(const struct efs_catalog *catalog, char *names, size_t r
 {
     const char *before = NULL;
     size_t before_bytes = 0, count = 0, used = 0, tensor = 0;
+    const bool one = top_is_model(catalog);
     *names = '\0';
     *spread = false;
-    for (size_t f = 0; f < catalog->file_count && !top_is_model(catalog); f++) { /* sorted by path */
+    for (size_t f = 0; f < catalog->file_count && !top_has_weights(catalog); f++) { /* sorted by path */
         const struct efs_source_file *file = &catalog->files[f];
         size_t bytes = model_bytes(catalog, file), first = tensor;
         while (tensor < catalog->tensor_count && catalog->tensors[tensor].file == f)
             tensor++;
-        if (first == tensor || (file->gguf && file->facts->companion) ||
+        if (first == tensor || (file->gguf ? file->facts->companion : one) ||
             (before && before_bytes == bytes && strncmp(before, file->path, bytes) == 0))
             continue;
         before = file->path;
