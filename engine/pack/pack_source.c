@@ -13,9 +13,12 @@
 
 /* Smaller files are read through the page cache: it probably has them, and O_DIRECT gains nothing. */
 #define DIRECT_MIN_BYTES (1u << 20)
+/* Shorter reads of larger files, too: small tensors share pages, each of which O_DIRECT would read again and again. */
+#define DIRECT_MIN_READ (16u << 10)
 
 struct source_file {
-    int fd; /* -1: not open */
+    int fd;        /* -1: not open */
+    int cached_fd; /* for short reads, if fd has O_DIRECT; -1: not open */
     bool direct;
     unsigned users;          /* reads in flight */
     uint64_t left_bytes;     /* not yet read */
@@ -26,7 +29,7 @@ struct source_file {
 struct efs_pack_source {
     const struct efs_catalog *catalog;
     int root;
-    pthread_mutex_t lock; /* guards files' fd, direct, users, left_bytes */
+    pthread_mutex_t lock; /* guards files' fd, cached_fd, direct, users, left_bytes */
     struct source_file files[];
 };
 
@@ -110,7 +113,7 @@ errint_t efs_pack_source_open(const struct efs_catalog *catalog, struct efs_pack
     s->catalog = catalog;
     pthread_mutex_init(&s->lock, NULL);
     for (size_t f = 0; f < catalog->file_count; f++)
-        s->files[f].fd = -1;
+        s->files[f].fd = s->files[f].cached_fd = -1;
     s->root = efs_sys_open(catalog->root, O_RDONLY | O_DIRECTORY, 0);
     errint_t rc = s->root < 0 ? efs_fail(err, s->root, "%s: cannot open: %s", catalog->root, strerror(-s->root)) : 0;
     for (uint32_t f = 0; rc == 0 && f < catalog->file_count; f++)
@@ -130,14 +133,21 @@ void efs_pack_source_rewind(struct efs_pack_source *s)
         s->files[f].left_bytes = s->catalog->files[f].bytes;
 }
 
+static void close_file(struct source_file *f)
+{
+    if (f->fd >= 0)
+        efs_sys_close(f->fd);
+    if (f->cached_fd >= 0)
+        efs_sys_close(f->cached_fd);
+    f->fd = f->cached_fd = -1;
+}
+
 void efs_pack_source_close_idle(struct efs_pack_source *s, uint32_t file)
 {
     struct source_file *f = &s->files[file];
     pthread_mutex_lock(&s->lock);
-    if (f->users == 0 && f->fd >= 0) {
-        efs_sys_close(f->fd);
-        f->fd = -1;
-    }
+    if (f->users == 0)
+        close_file(f);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -179,8 +189,7 @@ void efs_pack_source_close(struct efs_pack_source *s)
     if (!s)
         return;
     for (size_t f = 0; f < s->catalog->file_count; f++)
-        if (s->files[f].fd >= 0)
-            efs_sys_close(s->files[f].fd);
+        close_file(&s->files[f]);
     if (s->root >= 0)
         efs_sys_close(s->root);
     pthread_mutex_destroy(&s->lock);
@@ -192,8 +201,8 @@ size_t efs_pack_source_room(size_t bytes)
     return efs_page_up(bytes) + EFS_ALIGN;
 }
 
-/* Opens the file if necessary and increments its users; *fd is its descriptor. */
-static errint_t source_acquire(struct efs_pack_source *s, uint32_t file, int *fd, struct efs_error *err)
+/* Opens the file if necessary and increments its users; *fd is its descriptor for reads of this length. */
+static errint_t source_acquire(struct efs_pack_source *s, uint32_t file, size_t bytes, int *fd, struct efs_error *err)
 {
     struct source_file *f = &s->files[file];
     errint_t rc = 0;
@@ -215,9 +224,17 @@ static errint_t source_acquire(struct efs_pack_source *s, uint32_t file, int *fd
             f->fd = -1;
         }
     }
+    if (rc == 0 && f->direct && bytes < DIRECT_MIN_READ && f->cached_fd < 0) {
+        struct stat now;
+        int cached = open_file(s, file, 0, &now);
+        if (cached >= 0 && !source_unchanged(&now, &f->opened_stat))
+            efs_sys_close(cached); /* reading fd reports it */
+        else if (cached >= 0)
+            f->cached_fd = cached;
+    }
     if (rc == 0) {
         f->users++;
-        *fd = f->fd;
+        *fd = bytes < DIRECT_MIN_READ && f->cached_fd >= 0 ? f->cached_fd : f->fd;
     }
     pthread_mutex_unlock(&s->lock);
     return rc;
@@ -228,10 +245,8 @@ static void source_release(struct efs_pack_source *s, uint32_t file, size_t byte
     struct source_file *f = &s->files[file];
     pthread_mutex_lock(&s->lock);
     f->left_bytes -= bytes;
-    if (--f->users == 0 && f->left_bytes == 0) {
-        efs_sys_close(f->fd);
-        f->fd = -1;
-    }
+    if (--f->users == 0 && f->left_bytes == 0)
+        close_file(f);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -241,7 +256,7 @@ errint_t efs_pack_source_read(struct efs_pack_source *s, uint32_t file, uint64_t
     uint64_t begin = offset & ~(uint64_t)(EFS_ALIGN - 1);
     size_t skip = (size_t)(offset - begin), need = skip + bytes;
     int fd = -1;
-    errint_t rc = source_acquire(s, file, &fd, err);
+    errint_t rc = source_acquire(s, file, bytes, &fd, err);
     if (rc < 0)
         return rc;
     int got = efs_sys_pread_least(fd, buffer, efs_page_up(need), need, begin);

@@ -519,6 +519,19 @@ def indexes_that_are_too_large():
           sparse("large", {"w": {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}}, size))
 
 
+def many_small_tensors():
+    """Tensors of experts that share pages: each page is read once, not once for each tensor."""
+    import resource
+    source = folder("small", {"model.safetensors": safetensors({
+        f"model.layers.{layer}.mlp.experts.{expert}.{name}.weight": 12 for layer in range(48)
+        for name in ("gate_proj", "up_proj") for expert in range(512)})})
+    size = os.path.getsize(f"{source}/model.safetensors")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
+    packed("49,152 tensors of 12 bytes", source, experts=24576)
+    read = 512 * (resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - before)
+    check("the disk is read once", read < 8 * size, (read, size))
+
+
 def too_many_tensors():
     """The file is refused before its header is parsed."""
     names = "".join(f',"{n:x}":{{"dtype":"U8","shape":[1],"data_offsets":[{n},{n + 1}]}}' for n in range(640001))
@@ -544,6 +557,7 @@ def refused_all(what, source, *words):
 
 scales_of_experts()
 indexes_that_are_too_large()
+many_small_tensors()
 too_many_tensors()
 indexes()
 files_that_are_not_understood()
