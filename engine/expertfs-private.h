@@ -49,7 +49,7 @@ struct efs_options {
     uint64_t reserved_bytes; /* the caller's own fixed memory (reply buffers, stacks): counted in the budget */
     uint64_t per_file_bytes; /* the same for each served file, such as for its name */
     bool full_pool;          /* keep leased experts in memfds (for passthrough and the client runtime) */
-    bool lease_wait;         /* a lease without room waits for a release; false: it fails with -ENOMEM */
+    bool lease_wait;         /* an open's lease without room waits for a release; false: it fails with -ENOMEM */
     bool prealloc;  /* allocate all memory of the pools in efs_open(); with full_pool, the first plan has a pool F */
     bool no_direct; /* read the store through the page cache (also done when the kernel refuses O_DIRECT) */
     /* Values as for efs_set(); NULL: the default. Read only during efs_open(). */
@@ -386,15 +386,13 @@ void efs_routing_observer_end(struct efs *fs, uint32_t observer);
  */
 struct efs_window {
     uint32_t number;
+    bool once;                  /* its content never changes: to be unmapped with its last expert, to free its memory */
     int fd;                     /* for reading; cannot be reopened for writing. < 0: not open */
     uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file at the start of the window; else 0 */
 };
-/* Whether coded experts can be handed out: needs `exports`. */
-bool efs_exports_coded(const struct efs *fs);
 /* EFS_FORM_FULL or EFS_FORM_CODED. */
 enum efs_form efs_request_form(const struct efs_client_request *request, uint32_t index);
-/* The window of a full expert; its fd is not opened. -EBUSY: efs_lease_fd() was called for it, or there were too few
- * descriptors. */
+/* The window of a full expert; its fd is not opened. -EBUSY: there were too few descriptors. */
 errint_t efs_request_window(const struct efs_client_request *request, uint32_t index, struct efs_window *window);
 /* The windows and offsets of a coded expert's extents, in the order of its layout; the caller frees them. -EOPNOTSUPP:
  * other processes cannot map the memory; -ENOMEM. */

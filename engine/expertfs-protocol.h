@@ -73,8 +73,9 @@ struct efs_export_ask {
 struct efs_export_answer {
     struct efs_export_head head;
     uint32_t tag;
-    int32_t error; /* 0, or -errno: the client opens the expert's file instead */
-    uint32_t window, reserved;
+    int32_t error; /* 0, or -errno */
+    uint32_t window;
+    uint32_t once; /* 1: an open or mapped file; the client unmaps the window when it drops its last expert in it */
     uint64_t window_bytes, file_bytes; /* the file starts at the start of the window */
 };
 /*

@@ -122,9 +122,8 @@ enum efs_log_level { EFS_LOG_ERROR, EFS_LOG_WARNING, EFS_LOG_INFO };
 #define EFS_KEEP_AUTO UINT64_MAX
 struct efs_client_options {
     /* For a mount. */
-    unsigned threads; /* files opened in parallel, at most 64; 0: 32 */
     /*
-     * Bytes of dropped experts that stay open and mapped, most recently used first: the next request for them makes no
+     * Bytes of dropped experts that stay mapped, most recently used first: the next request for them makes no
      * system call. The client gives them back when other experts lack memory; keep less than the mount's budget. 0:
      * none. EFS_KEEP_AUTO: only experts that the mount keeps full itself, up to seven eighths of them.
      */
@@ -143,15 +142,14 @@ struct efs_client_options {
 };
 
 /*
- * Open the directory of a mount, or anything that efs_store_open() opens. A mount hands out experts over its socket;
- * without access to the socket, threads of the client open and map the files. options may be NULL. -ENODEV: a directory
- * that is neither a mount nor a checkpoint; -ENOMEM: the budget is below its minimum, which err names; errors of
- * efs_store_open() and of the system.
+ * Open the directory of a mount, or anything that efs_store_open() opens. A mount hands out experts over its socket.
+ * options may be NULL. -ENODEV: a directory that is neither a mount nor a checkpoint; -ENOENT, -EACCES, -ECONNREFUSED:
+ * the socket cannot be reached; -ENOMEM: the budget is below its minimum, which err names; errors of efs_store_open()
+ * and of the system.
  */
 EFS_API errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **client,
                                  struct efs_error *err);
-/* Call after the last request was released. Reports uses to the mount and blocks until files that are being opened are
- * open. NULL is fine. */
+/* Call after the last request was released. Reports uses to the mount. NULL is fine. */
 EFS_API void efs_client_close(struct efs_client *client);
 /* The store that is open in this process, owned by the client; NULL: a mount. */
 struct efs;
@@ -193,12 +191,10 @@ struct efs_client_request;
  * models with one. The experts are read and decoded in the order of needs. Does not block. Each expert is leased and
  * does not change until it is dropped or the request is released. The caller owns *request.
  *
- * A mount is notified over its socket, or by .expertfs/want where the caller may write to it; if all experts are mapped
- * already, with a delay. A mount takes at most 512 experts in a request. Coded experts need the socket.
+ * A mount is notified; if all experts are mapped already, with a delay. A mount takes at most 512 experts in a request.
  *
  * -EINVAL: an unknown form, no tokens, an expert twice, too many experts; -ENOENT: no such layer or expert (for a mount
- * without the view, efs_client_wait_any() reports it); -EOPNOTSUPP: EFS_FORM_CODED of a mount that hands out no experts
- * to this caller (no passthrough, or no access to the socket), where EFS_FORM_ANY gives full ones; -ENOMEM.
+ * without the view, efs_client_wait_any() reports it); -ENOMEM.
  */
 EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer,
                                   const struct efs_need *needs, uint32_t count, enum efs_form form,
@@ -253,13 +249,10 @@ struct efs_routing {
  * in order, before its experts are requested, with the router's input if networks were trained on such inputs
  * (moe-replay(1), counts). count 0 ends the sequence. efs_hint() replaces the prediction for a layer of a sequence by
  * the caller's. Neither requests an expert, counts as a use or evicts experts that the policy keeps.
- * On a client with a device and efs_gpu_options.ahead_bytes, efs_hint() also loads experts there (expertfs-gpu.h), even
- * when it returns -EOPNOTSUPP.
+ * On a client with a device and efs_gpu_options.ahead_bytes, efs_hint() also loads experts there (expertfs-gpu.h).
  *
  * Neither blocks. 0, also while prefetch is off; -ENOENT: no such layer or expert (a mount logs it instead); -EINVAL:
- * an expert twice, too many, a weight or state out of range; -EOPNOTSUPP: a mount without a socket for this user, which
- * predicts from requests alone (efs_hint() then writes to .expertfs/hint, which has one sequence); -EPIPE: the daemon
- * of the mount has ended.
+ * an expert twice, too many, a weight or state out of range; -EPIPE: the daemon of the mount has ended.
  */
 EFS_API errint_t efs_observe(struct efs_client *client, const struct efs_routing *chosen, struct efs_error *err);
 EFS_API errint_t efs_hint(struct efs_client *client, const struct efs_routing *guessed, struct efs_error *err);

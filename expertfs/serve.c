@@ -158,19 +158,19 @@ static void daemon_choose_path(struct efsd *daemon)
              plain);
 }
 
-/* An error is only logged: without the socket clients open files. */
+/* An error is only logged: files are served without the socket. */
 static void daemon_open_export(struct efsd *daemon)
 {
     struct efs_error err = {.text = ""};
     if (efsd_export_open(daemon, &daemon->export, &err))
-        efsd_log(EFS_LOG_WARNING, "no socket for clients: %s; they open files, which is slower", err.text);
+        efsd_log(EFS_LOG_WARNING, "no socket for clients: %s", err.text);
 }
 
 static void daemon_start_export(struct efsd *daemon)
 {
     errint_t rc = daemon->export ? efsd_export_start(daemon->export) : 0;
     if (rc)
-        efsd_log(EFS_LOG_WARNING, "no socket for clients: %s; they open files, which is slower", strerror(-rc));
+        efsd_log(EFS_LOG_WARNING, "no socket for clients: %s", strerror(-rc));
     if (rc) {
         efsd_export_free(daemon->export);
         daemon->export = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* coded_layout.c - see file_layout.h and mapping.h: coded experts. */
-#include "mapping.h"
+/* coded_layout.c - see file_layout.h and file_layout.h: coded experts. */
+#include "file_layout.h"
 
 #include "sys.h"
 

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#define EFS_EXPERT_PATH 80u      /* of an expert's path, including the terminator */
 #define EFS_STACK_NAME_BYTES 32u /* of a stack's name, including the terminator */
 
 struct efs_expert_key {

@@ -1,21 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * experts.c - see mount.h: the table of experts, with the layouts of files that were open before, and the set of
- * experts that the mount's policy protects in decoded form. The client closes files of other experts when they have no
- * users, because open files take memory from these.
+ * experts that the mount's policy protects in decoded form. The client drops other experts when they have no users,
+ * because they take memory from these.
  *
- * The mount sends the list of them over its socket; without a socket no idle file stays open. The client requests the
- * list when the first file becomes idle, and again after as many as the list has, at least LIST_INTERVAL.
+ * The mount sends the list of them over its socket. The client requests the list when the first file becomes idle, and
+ * again after as many as the list has, at least LIST_INTERVAL.
  */
 #include "mount.h"
 
 #include "sys.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define LIST_INTERVAL 256u
 #define KEEP_PARTS 8u /* idle files have at most 7/8 of the bytes that the mount protects */
 #define EXPERTS_MAX (1u << 20)
+
+void efs_expert_path(const struct efs_expert_key *key, char path[EFS_EXPERT_PATH])
+{
+    snprintf(path, EFS_EXPERT_PATH, "experts/%s%sL%02" PRIu32 "/E%03" PRIu32 ".safetensors", key->stack,
+             *key->stack ? "-" : "", key->layer, key->expert);
+}
 
 struct efs_expert *efs_expert_find(const struct efs_mount *m, const struct efs_expert_key *key)
 {
@@ -39,14 +47,9 @@ struct efs_expert *efs_expert_add(struct efs_mount *m, const struct efs_expert_k
 struct efs_expert_file *efs_expert_shared_file(const struct efs_expert *expert, enum efs_form form)
 {
     struct efs_expert_file *best = NULL;
-    int best_rank = 0;
-    for (struct efs_expert_file *file = LIST_FIRST(&expert->files); file; file = LIST_NEXT(file, sibling)) {
-        const int rank = 1 + 2 * file->ready + (file->form == EFS_FORM_FULL);
-        if ((form == EFS_FORM_ANY || form == file->form) && rank > best_rank) {
+    for (struct efs_expert_file *file = LIST_FIRST(&expert->files); file; file = LIST_NEXT(file, sibling))
+        if ((form == EFS_FORM_ANY || form == file->form) && (!best || file->form == EFS_FORM_FULL))
             best = file;
-            best_rank = rank;
-        }
-    }
     return best;
 }
 

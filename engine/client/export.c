@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.c - see export.h: receives packets. After an unexpected packet the socket is not used any more; files are
- * opened instead.
+ * export.c - see export.h: receives packets. After an unexpected packet the socket is not used any more: requests fail.
  */
 #include "export.h"
 
@@ -32,7 +31,7 @@ void efs_export_fail(struct efs_mount *m)
         if (h->files[tag] && !h->files[tag]->ready && h->files[tag]->refs) {
             struct efs_expert_file *file = h->files[tag];
             h->files[tag] = NULL;
-            efs_file_fall_back(m, file, -EIO);
+            efs_file_failed(file, -EIO);
         }
     efs_protected_set_clear(m);
     if (socket_is_open(h->room)) /* the mount has not exited: it may reuse the memory of experts that are not used */
@@ -43,19 +42,17 @@ void efs_export_fail(struct efs_mount *m)
 /* ---- answers ---- */
 
 /* Sets the tensors of a full expert that is at the start of window w. 0, -EUCLEAN, -ENOMEM. */
-static errint_t export_set_tensors(struct efs_export *h, struct efs_expert_file *file,
-                                   const struct efs_export_answer *answer, struct efs_export_window *w)
+static errint_t export_set_tensors(struct efs_expert_file *file, const struct efs_export_answer *answer,
+                                   struct efs_export_window *w)
 {
     if (answer->file_bytes > w->bytes || answer->file_bytes < 8)
         return -EUCLEAN;
-    file->mapped = (struct efs_mapped_file){.fd = -1, .data = w->data, .bytes = (size_t)answer->file_bytes};
+    file->mapped = (struct efs_mapped_file){.data = w->data, .bytes = (size_t)answer->file_bytes};
     errint_t rc = efs_mapped_tensors(file->expert->layout, &file->mapped);
     efs_expert_keep_layout(&file->expert->layout, &file->mapped);
-    if (rc < 0)
-        return rc;
-    efs_window_get(h, w);
-    file->exported.window = w;
-    return 0;
+    if (rc == 0)
+        file->exported.window = w;
+    return rc;
 }
 
 /* fd: the received descriptor, or < 0. false: malformed. */
@@ -64,7 +61,7 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
     struct efs_export *h = m->export;
     struct efs_expert_file *file = efs_export_file(h, answer->tag);
     if (file && !file->ready && file->refs == 0 && answer->error <= 0) { /* it was cancelled */
-        if (answer->error == 0 && fd >= 0)
+        if (answer->error == 0 && fd >= 0 && !answer->once)
             efs_window_take(h, answer, fd);
         if (answer->error == -ECANCELED) { /* only this ends its tag */
             efs_export_free_tag(h, answer->tag);
@@ -79,8 +76,12 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
         file->form = EFS_FORM_FULL;
     errint_t rc = answer->error;
     struct efs_export_window *w = rc == 0 ? efs_window_take(h, answer, fd) : NULL;
+    if (w)
+        efs_window_get(h, w);
     if (rc == 0)
-        rc = w ? export_set_tensors(h, file, answer, w) : -ENOMEM;
+        rc = w ? export_set_tensors(file, answer, w) : -ENOMEM;
+    if (w && rc < 0)
+        efs_window_put(h, w);
     efs_export_received(m, file, rc, answer->error == 0);
     return true;
 }
@@ -189,8 +190,7 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
 
 void efs_export_keep_nothing(struct efs_mount *m)
 {
-    if (m->export)
-        m->export->keeps = false;
+    m->export->keeps = false;
     m->keep_auto = false;
     m->keep_bytes = 0;
     efs_files_trim(m, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export.h - the receiving side of the socket over which a mount exports experts (expertfs-protocol.h): experts are in
- * windows that stay mapped, without opening or mapping files. With efs_mount.lock held, unless stated otherwise.
+ * windows that stay mapped. With efs_mount.lock held, unless stated otherwise.
  */
 #ifndef EFS_EXPORT_H
 #define EFS_EXPORT_H
@@ -22,7 +22,7 @@ struct efs_mount;
 
 /* The tag and memory of an expert that the mount has exported. */
 struct efs_exported_expert {
-    uint32_t tag;                      /* EFS_NO_TAG: not exported */
+    uint32_t tag;                      /* EFS_NO_TAG: none yet */
     struct efs_export_window *window;  /* full: its window */
     struct efs_export_window **places; /* coded: the windows of E and SM of each extent; NULL: none */
     uint32_t place_count;
@@ -43,7 +43,6 @@ struct efs_export {
     int fd, kick;          /* socket; eventfd */
     int room;              /* a second socket, for EFS_EXPORT_KEEP and ROOM; < 0: none */
     bool failed;           /* the socket has failed; nothing is requested any more */
-    bool coded;            /* the mount exports coded experts */
     bool keeps, told_keep; /* room works; EFS_EXPORT_KEEP was sent and not answered yet */
     uint32_t tag_count;    /* tags that were ever free, or used */
     uint32_t free_count;   /* of free_tags */
@@ -60,15 +59,14 @@ struct efs_export {
     union efs_export_incoming incoming; /* the packet that is being received; too large for a stack */
 };
 
-/* Whether the socket works. NULL: there is none. */
 static inline bool efs_export_works(const struct efs_export *export)
 {
-    return export && !export->failed;
+    return !export->failed;
 }
 /* The descriptor of EFS_EXPORT_ROOM; < 0: none. */
 static inline int efs_export_room_fd(const struct efs_export *export)
 {
-    return export && export->keeps ? export->room : -1;
+    return export->keeps ? export->room : -1;
 }
 /* The file with this tag; NULL: none. */
 static inline struct efs_expert_file *efs_export_file(const struct efs_export *export, uint32_t tag)
@@ -76,10 +74,19 @@ static inline struct efs_expert_file *efs_export_file(const struct efs_export *e
     return tag < export->tag_count ? export->files[tag] : NULL;
 }
 
+/* Queues a drop or cancellation of a tag, or an unmapped window, to be sent. */
+static inline void efs_export_queue(struct efs_export *export, enum efs_export_kind kind, uint32_t number)
+{
+    if (export->queued ==
+        sizeof(export->queue) / sizeof(export->queue[0])) /* the mount has answered what was not sent */
+        return;
+    export->queue[export->queued].kind = kind;
+    export->queue[export->queued++].number = number;
+}
+
 /* ---- export_connect.c: without lock ---- */
-/* Connects to the mount's socket; keeps: a second time, to keep idle files. NULL: not accessible to this process; files
- * are used. */
-struct efs_export *efs_export_connect(int root, bool keeps);
+/* Connects to the mount's socket; keeps: a second time, to keep idle files. -errno. */
+errint_t efs_export_connect(int root, bool keeps, struct efs_export **export, struct efs_error *err);
 /* Closes the socket and, if the data is whole, unmaps all windows, after efs_files_free(). forked: in a forked process,
  * whose parent goes on to use the socket. NULL is fine. */
 void efs_export_free(struct efs_export *export, bool forked, bool whole);
@@ -95,8 +102,6 @@ void efs_export_drop(struct efs_export *export, struct efs_expert_file *file);
 void efs_export_cancel(struct efs_export *export, struct efs_expert_file *file);
 /* Releases the memory of a coded expert, received or not. */
 void efs_export_free_coded(struct efs_exported_expert *exported);
-/* Queues a drop or cancellation of a tag, or an unmapped window, to be sent. */
-void efs_export_queue(struct efs_export *export, enum efs_export_kind kind, uint32_t number);
 /* Whether the mount must be told that idle files are kept. */
 bool efs_export_keeps_untold(const struct efs_mount *m);
 /* Whether packets are to be sent by efs_mount_flush(): notifications of EFS_NOTIFY_BATCH requests, dropped or cancelled
@@ -113,6 +118,8 @@ struct efs_export_window *efs_window_take(struct efs_export *export, const struc
 void efs_window_report_unmapped(struct efs_export *export, uint32_t number);
 /* Adds a user to the window; a window without users may be unmapped. */
 void efs_window_get(struct efs_export *export, struct efs_export_window *window);
+/* Removes a user. */
+void efs_window_put(struct efs_export *export, struct efs_export_window *window);
 void efs_window_unmap_all(struct efs_export *export);
 
 /* ---- export_send.c ---- */
@@ -133,14 +140,14 @@ void efs_export_received(struct efs_mount *m, struct efs_expert_file *file, erri
 bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded *packet);
 
 /* ---- export.c ---- */
-/* The mount has exited or sent an invalid packet: stops using the socket; files in flight are opened instead. */
+/* The mount has exited or sent an invalid packet: stops using the socket; files in flight fail. */
 void efs_export_fail(struct efs_mount *m);
 /* Waits for packets until this time (NULL: no limit) and handles them; releases the lock while it waits. One thread at
  * a time; returns early when kick is signalled. -ETIMEDOUT. */
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until);
 /* Handles all packets that have arrived. */
 void efs_export_receive_ready(struct efs_mount *m);
-/* No file without users stays open from now on: the mount cannot ask for its memory. There may be no socket. */
+/* No file without users is kept from now on: the mount cannot ask for its memory. */
 void efs_export_keep_nothing(struct efs_mount *m);
 /* Handles an EFS_EXPORT_ROOM that has arrived there: evicts idle files of this size. */
 void efs_export_receive_room(struct efs_mount *m);

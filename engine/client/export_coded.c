@@ -17,15 +17,14 @@
 void efs_export_received(struct efs_mount *m, struct efs_expert_file *file, errint_t error, bool held)
 {
     if (error == 0) {
-        efs_file_opened(m, file, 0);
+        efs_file_received(m, file);
         return;
     }
-    efs_mapped_close(&file->mapped);
     if (held)
         efs_export_drop(m->export, file);
     else
         efs_export_free_tag(m->export, file->exported.tag);
-    efs_file_fall_back(m, file, error);
+    efs_file_failed(file, error);
 }
 
 /* Makes an expert with these places a user of their windows, which then stay mapped. false: some are not mapped, since

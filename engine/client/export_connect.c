@@ -15,24 +15,25 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* Reads .expertfs/handout: the path after "address: " ("" if there is none), and whether the next line is "coded: yes".
- */
-static void export_read_address(int root, char path[PATH_MAX], bool *coded)
+/* Reads the path after "address: " in .expertfs/handout. -ENOENT: there is none. */
+static errint_t export_read_address(int root, char path[PATH_MAX])
 {
     static const char name[] = "address: /";
     char text[PATH_MAX + 64];
     int fd = efs_sys_openat(root, ".expertfs/handout", O_RDONLY | O_NONBLOCK, 0);
-    ssize_t n = fd < 0 ? -1 : efs_sys_pread(fd, text, sizeof(text) - 1, 0);
-    if (fd >= 0)
-        efs_sys_close(fd);
-    text[n < 0 ? 0 : n] = '\0';
+    if (fd < 0)
+        return fd;
+    ssize_t n = efs_sys_pread(fd, text, sizeof(text) - 1, 0);
+    efs_sys_close(fd);
+    if (n < 0)
+        return (errint_t)n;
+    text[n] = '\0';
     char *end = strchr(text, '\n');
-    *path = '\0';
-    *coded = end && strncmp(end, "\ncoded: yes\n", 12) == 0;
-    if (strncmp(text, name, sizeof(name) - 1) == 0 && end && end - text < PATH_MAX) {
-        *end = '\0';
-        strcpy(path, text + sizeof(name) - 2);
-    }
+    if (strncmp(text, name, sizeof(name) - 1) != 0 || !end || end - text >= PATH_MAX)
+        return -ENOENT;
+    *end = '\0';
+    strcpy(path, text + sizeof(name) - 2);
+    return 0;
 }
 
 /* Connects to the socket at path. A socket address has less room than a path: a longer one is passed relative to an
@@ -71,36 +72,48 @@ static bool export_is_trusted(int fd, int root)
            (who.uid == 0 || who.uid == st.st_uid);
 }
 
-/* Connects a new socket to this path, if its other end is trusted. A descriptor or < 0. */
+/* Connects a new socket to this path, if its other end is trusted. A descriptor or -errno. */
 static int export_connect_socket(int root, const char *path)
 {
     char copy[PATH_MAX];
     strcpy(copy, path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0 || (export_connect_path(fd, copy) == 0 && export_is_trusted(fd, root)))
+    if (fd < 0)
+        return -errno;
+    errint_t rc = export_connect_path(fd, copy);
+    if (rc == 0 && !export_is_trusted(fd, root))
+        rc = -EPERM;
+    if (rc == 0)
         return fd;
     efs_sys_close(fd);
-    return -1;
+    return rc;
 }
 
-struct efs_export *efs_export_connect(int root, bool keeps)
+errint_t efs_export_connect(int root, bool keeps, struct efs_export **out, struct efs_error *err)
 {
-    char path[PATH_MAX];
-    bool coded;
-    export_read_address(root, path, &coded);
-    struct efs_export *h = *path ? efs_sys_calloc(1, sizeof(*h)) : NULL;
+    char path[PATH_MAX] = "";
+    errint_t rc = export_read_address(root, path);
+    if (rc < 0)
+        return efs_fail(err, rc, "the mount has no socket for clients: %s\nhint: its log says why (expertctl log)",
+                        strerror(-rc));
+    struct efs_export *h = efs_sys_calloc(1, sizeof(*h));
     if (!h)
-        return NULL;
-    h->coded = coded;
+        return efs_fail(err, -ENOMEM, "no memory");
     TAILQ_INIT(&h->windows_by_use);
+    h->fd = h->room = -1;
     h->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    h->fd = h->kick < 0 ? -1 : export_connect_socket(root, path);
-    h->room = h->fd < 0 || !keeps ? -1 : export_connect_socket(root, path); /* second: the mount closes it last */
+    rc = h->kick < 0 ? -errno : 0;
+    if (rc == 0)
+        rc = h->fd = export_connect_socket(root, path);
+    if (rc < 0) {
+        efs_export_free(h, true, false);
+        return efs_fail(err, rc, "%s: %s\nhint: a program in a container needs the folder of the socket, too", path,
+                        strerror(-rc));
+    }
+    h->room = keeps ? export_connect_socket(root, path) : -1; /* second: the mount closes it last */
     h->keeps = h->room >= 0;
-    if (h->fd >= 0)
-        return h;
-    efs_export_free(h, true, false);
-    return NULL;
+    *out = h;
+    return 0;
 }
 
 void efs_export_free(struct efs_export *h, bool forked, bool whole)

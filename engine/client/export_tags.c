@@ -22,14 +22,6 @@ bool efs_export_alloc_tag(struct efs_export *h, struct efs_expert_file *file)
     return true;
 }
 
-void efs_export_queue(struct efs_export *h, enum efs_export_kind kind, uint32_t number)
-{
-    if (h->queued == sizeof(h->queue) / sizeof(h->queue[0])) /* the mount has answered what it was not sent */
-        return;
-    h->queue[h->queued].kind = kind;
-    h->queue[h->queued++].number = number;
-}
-
 void efs_export_free_tag(struct efs_export *h, uint32_t tag)
 {
     h->files[tag] = NULL;
@@ -41,7 +33,7 @@ void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
     h->files[file->exported.tag] = NULL;
     efs_export_queue(h, EFS_EXPORT_DROP, file->exported.tag); /* reused after the mount was notified */
     if (file->exported.window)
-        file->exported.window->users--;
+        efs_window_put(h, file->exported.window);
     efs_export_free_coded(&file->exported);
     file->exported = (struct efs_exported_expert){.tag = EFS_NO_TAG};
 }

@@ -79,6 +79,8 @@ struct efs_export_window *efs_window_take(struct efs_export *h, const struct efs
     struct efs_export_window *w = efs_window_find(h, packet->window);
     if (!w && fd >= 0)
         w = window_map(h, packet->window, packet->window_bytes, fd);
+    if (w && packet->once)
+        w->once = true;
     if (!w)
         efs_window_report_unmapped(h, packet->window);
     return w;
@@ -89,6 +91,12 @@ void efs_window_get(struct efs_export *h, struct efs_export_window *w)
     TAILQ_REMOVE(&h->windows_by_use, w, by_use);
     TAILQ_INSERT_TAIL(&h->windows_by_use, w, by_use);
     w->users++;
+}
+
+void efs_window_put(struct efs_export *h, struct efs_export_window *w)
+{
+    if (--w->users == 0 && w->once)
+        window_free(h, w);
 }
 
 void efs_window_unmap_all(struct efs_export *h)

@@ -93,3 +93,24 @@ struct efs_tensor *efs_layout_tensors(const struct efs_file_layout *layout, cons
     }
     return tensors;
 }
+
+errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapped_file *file)
+{
+    if (!known || known->file_bytes != file->bytes || !efs_layout_matches(known, file->data)) {
+        errint_t rc = efs_layout_read(file->data, file->bytes, &file->new_layout);
+        if (rc < 0)
+            return rc;
+        known = file->new_layout;
+    }
+    file->tensor_count = known->tensor_count;
+    file->tensors = efs_layout_tensors(known, file->data);
+    return file->tensors ? 0 : -ENOMEM;
+}
+
+void efs_mapped_free(struct efs_mapped_file *file)
+{
+    free(file->tensors);
+    free(file->shards);
+    efs_layout_free(file->new_layout);
+    *file = (struct efs_mapped_file){.data = NULL};
+}

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * maintenance.c - see mount.h. Closing a file frees memory for pending opens, so it must not be queued behind them: it
- * has a thread, which also frees memory of idle files when the mount asks for it, and does for other threads what would
- * block them: it sends to the mount, and receives for users of poll(2).
+ * maintenance.c - see mount.h. A thread drops idle files when the mount needs their memory, and does for other threads
+ * what would block them: it sends to the mount, and receives for users of poll(2).
  */
 #include "mount.h"
 
@@ -45,9 +44,7 @@ static void *maintenance_run(void *arg)
     struct efs_mount *m = arg;
     pthread_mutex_lock(&m->lock);
     while (!m->stop) {
-        if (!TAILQ_EMPTY(&m->close_queue)) {
-            efs_mount_close_files(m);
-        } else if (efs_mount_has_unsent(m)) {
+        if (efs_mount_has_unsent(m)) {
             pthread_mutex_unlock(&m->lock);
             efs_mount_flush(m, true);
             pthread_mutex_lock(&m->lock);
@@ -70,6 +67,7 @@ errint_t efs_maintenance_start(struct efs_mount *m)
 void efs_maintenance_stop(struct efs_mount *m)
 {
     pthread_mutex_lock(&m->lock);
+    m->stop = true;
     efs_files_trim(m, 0);
     efs_mount_signal(m->wake);
     pthread_mutex_unlock(&m->lock);

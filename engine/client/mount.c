@@ -11,7 +11,6 @@
 #include <string.h>
 #include <linux/magic.h>
 
-#define OPEN_WORKERS_DEFAULT 32u
 #define CONTROL_BYTES 12288u /* of a control file that are read: .expertfs/config has two paths and some lines */
 
 /* Reads the start of a control file, terminated. Control files have a size of 0: on a FUSE mount, one with a size is a
@@ -32,7 +31,7 @@ static errint_t mount_read_control(const struct efs_mount *m, const char *path, 
     return n < 0 ? (errint_t)n : 0;
 }
 
-static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_error *err)
+static errint_t mount_start(struct efs_mount *m, struct efs_error *err)
 {
     char text[CONTROL_BYTES];
     errint_t rc = mount_read_control(m, ".expertfs/version", text);
@@ -40,25 +39,19 @@ static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_er
         rc = -ENODEV;
     bool configured = rc == 0 && mount_read_control(m, ".expertfs/config", text) == 0;
     m->no_view = configured && strstr(text, "\nview_hidden: yes\n");
-    bool leases = configured && strstr(text, "\npassthrough: yes\n"); /* idle files take memory of the mount */
     if (rc < 0)
         return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
-    m->want = efs_sys_openat(m->root, ".expertfs/want", O_WRONLY | O_NONBLOCK,
-                             0); /* writable for the user of the mount only */
-    m->export = efs_export_connect(m->root, m->keep_auto || m->keep_bytes);
-    if (leases && efs_export_room_fd(m->export) < 0)
+    rc = efs_export_connect(m->root, m->keep_auto || m->keep_bytes, &m->export, err);
+    if (rc < 0)
+        return rc;
+    if (efs_export_room_fd(m->export) < 0) /* idle files take memory of the mount */
         efs_export_keep_nothing(m);
-    m->open_workers_max = threads == 0                       ? OPEN_WORKERS_DEFAULT
-                          : threads < EFS_MOUNT_OPEN_WORKERS ? threads
-                                                             : EFS_MOUNT_OPEN_WORKERS;
     rc = efs_maintenance_start(m);
-    if (rc == 0)
-        rc = efs_open_workers_start(m);
     return rc < 0 ? efs_fail(err, rc, "no thread: %s", strerror(-rc)) : 0;
 }
 
-errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **out, struct efs_error *err)
+errint_t efs_mount_new(int root, uint64_t keep_bytes, struct efs_mount **out, struct efs_error *err)
 {
     struct efs_mount *m = efs_sys_calloc(1, sizeof(*m));
     if (!m) {
@@ -66,19 +59,15 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
         return efs_fail(err, -ENOMEM, "no memory");
     }
     m->root = root;
-    m->want = m->wake = -1;
+    m->wake = -1;
     m->keep_auto = keep_bytes == EFS_KEEP_AUTO;
     m->keep_bytes = m->keep_auto ? 0 : keep_bytes;
     m->list = EFS_NO_LIST;
-    TAILQ_INIT(&m->open_queue);
-    TAILQ_INIT(&m->close_queue);
     TAILQ_INIT(&m->idle);
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->send_lock, NULL);
     efs_cond_init(&m->arrived);
-    pthread_cond_init(&m->open_wake, NULL);
-    pthread_cond_init(&m->closed, NULL);
-    errint_t rc = mount_start(m, threads, err);
+    errint_t rc = mount_start(m, err);
     if (rc < 0)
         efs_mount_free(m, false);
     else
@@ -88,11 +77,9 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
 
 void efs_mount_free(struct efs_mount *m, bool forked)
 {
-    const int all[] = {m->root, m->want, m->wake};
-    if (!forked) {
-        efs_open_workers_stop(m);
+    const int all[] = {m->root, m->wake};
+    if (!forked && m->export)
         efs_maintenance_stop(m);
-    }
     /* If a thread held the lock at the fork, the lists may be inconsistent: their memory is freed when this process
      * ends. */
     const bool whole = pthread_mutex_trylock(&m->lock) == 0;
@@ -106,8 +93,6 @@ void efs_mount_free(struct efs_mount *m, bool forked)
         pthread_mutex_unlock(&m->lock);
     if (!forked) {
         pthread_cond_destroy(&m->arrived);
-        pthread_cond_destroy(&m->open_wake);
-        pthread_cond_destroy(&m->closed);
         pthread_mutex_destroy(&m->send_lock);
         pthread_mutex_destroy(&m->lock);
     }

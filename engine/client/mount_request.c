@@ -25,8 +25,8 @@ static errint_t mount_check_exists(const struct efs_mount *m, const struct efs_e
 {
     if (m->no_view)
         return 0;
-    char path[EFS_MAPPING_PATH];
-    efs_mapped_path(key, path);
+    char path[EFS_EXPERT_PATH];
+    efs_expert_path(key, path);
     int fd = efs_sys_openat(m->root, path, O_PATH | O_NOFOLLOW, 0);
     if (fd < 0)
         return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
@@ -60,7 +60,7 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
         item->expert = efs_expert_find(m, &key);
         item->file = item->expert ? efs_expert_shared_file(item->expert, form) : NULL;
-        all = all && item->file && item->file->ready;
+        all = all && item->file;
     }
     all = all && efs_mount_notify_later(m, stack, layer, needs, request->base.count, form);
     const bool unsent = efs_mount_has_unsent(m);
@@ -80,7 +80,6 @@ static errint_t item_prepare(struct efs_mount *m, struct efs_mount_item *item, c
     if (!file)
         return efs_fail(err, -ENOMEM, "no memory for a request");
     file->form = form;
-    file->mapped.fd = -1;
     file->exported.tag = EFS_NO_TAG;
     if (!item->expert) {
         errint_t rc = mount_check_exists(m, key, err);
@@ -94,28 +93,22 @@ static errint_t item_prepare(struct efs_mount *m, struct efs_mount_item *item, c
     return file->expert ? 0 : efs_fail(err, -ENOMEM, "no memory for a request");
 }
 
-/* Lock held. Requests the item's file from the socket and returns its tag for the packet. EFS_EXPORT_NOTIFY: it is
- * opened instead, or one that is shared is used. */
-static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, bool socket)
+/* Lock held. Takes a tag for the item's file, for the packet. EFS_EXPORT_NOTIFY: the item has failed. */
+static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item)
 {
-    struct efs_expert_file *file = item->file, *shared = NULL;
-    if (!socket && file->form == EFS_FORM_FULL)
-        shared = efs_expert_shared_file(file->expert, EFS_FORM_FULL);
-    item_use(m, item, shared ? shared : file);
-    if (shared) {
-        free(file);
+    struct efs_expert_file *file = item->file;
+    const bool works = efs_export_works(m->export);
+    item_use(m, item, file);
+    if (!works || !efs_export_alloc_tag(m->export, file)) {
+        efs_file_failed(file, works ? -ENOMEM : -EIO);
         return EFS_EXPORT_NOTIFY;
     }
-    if (socket && efs_export_alloc_tag(m->export, file)) {
-        bool known = file->form == EFS_FORM_FULL || file->expert->coded_layout;
-        return file->exported.tag | (known ? 0 : EFS_EXPORT_WITH_LAYOUT);
-    }
-    efs_file_fall_back(m, file, socket ? -ENOMEM : -EIO);
-    return EFS_EXPORT_NOTIFY;
+    bool known = file->form == EFS_FORM_FULL || file->expert->coded_layout;
+    return file->exported.tag | (known ? 0 : EFS_EXPORT_WITH_LAYOUT);
 }
 
-/* Requests the experts of a request over the socket, or queues their files to be opened. The packet names all
- * of them, also those that other requests of this process hold: the mount then gives memory to all or to none. */
+/* Requests the experts of a request over the socket. The packet names all of them, also those that other requests of
+ * this process hold: the mount then gives memory to all or to none. */
 static void request_send(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          enum efs_form form, struct efs_mount_request *request)
 {
@@ -128,22 +121,19 @@ static void request_send(struct efs_mount *m, const char *stack, uint32_t layer,
         ask.head.count = left < EFS_EXPORT_ITEMS ? left : EFS_EXPORT_ITEMS;
         ask.form = (uint32_t)form | (left > EFS_EXPORT_ITEMS ? EFS_EXPORT_MORE : 0);
         pthread_mutex_lock(&m->lock);
-        const bool socket = efs_export_works(m->export);
         for (uint32_t i = 0; i < ask.head.count; i++) {
             ask.item[i].expert = needs[at + i].expert;
             ask.item[i].tokens = needs[at + i].tokens;
-            ask.item[i].tag = item_request(m, &request->items[at + i], socket);
+            ask.item[i].tag = item_request(m, &request->items[at + i]);
         }
         pthread_mutex_unlock(&m->lock);
         efs_export_end_packet(&ask);
-        if (socket)
-            efs_export_send(m, &ask.head, 0);
+        efs_export_send(m, &ask.head, 0); /* if that fails, so do the items */
     }
     pthread_mutex_unlock(&m->send_lock);
 }
 
-/* Starts a request of which not all experts are loaded. A mount without a socket is notified before the first open, so
- * that it treats the opens as one request. */
+/* Starts a request of which not all experts are loaded. */
 static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                               enum efs_form form, struct efs_mount_request *request, struct efs_error *err)
 {
@@ -157,14 +147,6 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
         while (prepared > 0)
             free(request->items[--prepared].file);
         return rc;
-    }
-    for (bool queued = false; !queued;) {
-        pthread_mutex_lock(&m->lock);
-        const bool notify = form == EFS_FORM_FULL && !efs_export_works(m->export);
-        queued = !notify || efs_mount_notify_later(m, stack, layer, needs, request->base.count, form);
-        pthread_mutex_unlock(&m->lock);
-        if (notify)
-            efs_mount_flush(m, true);
     }
     request_send(m, stack, layer, needs, form, request);
     return 0;
@@ -264,14 +246,6 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
 {
     errint_t rc = is_stack(stack) ? efs_request_check(needs, count, EFS_MOUNT_EXPERTS, err)
                                   : efs_fail(err, -ENOENT, "there is no stack \"%.40s\"", stack);
-    if (rc == 0 && form != EFS_FORM_FULL && !(m->export && m->export->coded)) {
-        if (form == EFS_FORM_CODED)
-            return efs_fail(
-                err, -EOPNOTSUPP,
-                "the socket of this mount cannot be reached (address in .expertfs/handout), and only it hands "
-                "out coded experts; ask for full ones");
-        form = EFS_FORM_FULL;
-    }
     if (rc < 0)
         return rc;
     struct efs_mount_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));

@@ -32,6 +32,13 @@ static bool memory_will_come(const struct efs *fs)
            fs->account.bytes[EFS_ACCOUNT_RETIRING];
 }
 
+/* Whether full experts of a request wait for a release. For an open of a file that is an option: the file can be read
+ * without a lease. */
+static bool request_may_wait_for_full(const struct efs *fs, const struct efs_request *request)
+{
+    return fs->options.lease_wait || request->use == EFS_MEMFILE_WINDOW;
+}
+
 /* Whether an item that found no memory waits for it. An open of a file does not wait for coded experts: the file can be
  * read without a lease, and the process that opens it may hold them. */
 static bool item_may_wait(const struct efs *fs, const struct efs_request_item *item)
@@ -39,7 +46,7 @@ static bool item_may_wait(const struct efs *fs, const struct efs_request_item *i
     if (item->form == EFS_FORM_CODED)
         return true;
     bool held = efs_full_any_in_use(fs) || (item->request->use != EFS_MEMFILE_EXPORTED && fs->coded_pinned);
-    return fs->options.lease_wait && held;
+    return held && request_may_wait_for_full(fs, item->request);
 }
 
 static bool holds_some(struct efs_held held)
@@ -205,7 +212,8 @@ static errint_t request_admit_each(struct efs *fs, struct efs_request *request)
 static bool request_may_wait_long(const struct efs *fs, const struct efs_request *request)
 {
     for (uint32_t i = 0; i < request->base.count; i++)
-        if (request->items[i].waiting && (request->items[i].form == EFS_FORM_CODED || fs->options.lease_wait))
+        if (request->items[i].waiting &&
+            (request->items[i].form == EFS_FORM_CODED || request_may_wait_for_full(fs, request)))
             return true;
     return false;
 }

@@ -93,18 +93,15 @@ errint_t efs_item_tensors(struct efs_request_item *item)
 
 /* ---- windows ---- */
 
-bool efs_exports_coded(const struct efs *fs)
-{
-    return fs->arena.memfiles != NULL;
-}
-
 errint_t efs_lease_window(const struct efs_lease *lease, bool open, struct efs_window *window)
 {
     struct efs_memfile *memfile = efs_lease_memfile(lease);
     errint_t rc = efs_memfile_make_window(efs_full_memfiles(lease->fs), memfile);
+    const bool exported = memfile->kind == EFS_MEMFILE_EXPORTED;
     *window = (struct efs_window){.number = memfile->window,
+                                  .once = exported,
                                   .fd = rc == 0 && open ? efs_memfile_open_window(memfile) : -1,
-                                  .bytes = memfile->bytes,
+                                  .bytes = exported ? memfile->file_bytes : memfile->bytes,
                                   .file_bytes = efs_view_expert_bytes(&lease->fs->view, lease->expert)};
     return rc == 0 && open && window->fd < 0 ? window->fd : rc;
 }

@@ -94,13 +94,7 @@ static void device_fail_source(struct efs_device *device, struct efs_load_source
 errint_t efs_load_source_submit(struct efs_device *device, const char *stack, uint32_t layer,
                                 const struct efs_need *needs, struct efs_load_source *source, struct efs_error *err)
 {
-    errint_t rc =
-        efs_client_begin(device->client, stack, layer, needs, source->count, source->form, &source->request, err);
-    if (rc == -EOPNOTSUPP && source->form == EFS_FORM_CODED) { /* a mount without coded experts */
-        device->form = source->form = EFS_FORM_FULL;
-        rc = efs_client_begin(device->client, stack, layer, needs, source->count, source->form, &source->request, err);
-    }
-    return rc;
+    return efs_client_begin(device->client, stack, layer, needs, source->count, source->form, &source->request, err);
 }
 
 static struct efs_device_request *device_request_of(const struct efs_client_request *of)

@@ -270,15 +270,15 @@ static errint_t memfile_export(struct efs_memfile *memfile)
 /* memfiles->lock held. */
 static errint_t memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
-    if (memfile->kind != EFS_MEMFILE_PRIVATE)
-        return memfile->kind == EFS_MEMFILE_WINDOW ? 0 : -EBUSY;
-    if (!memfile->name && memfile->memfd < 0)
-        return -EBUSY;
-    errint_t rc = memfile->name ? 0 : efs_sys_add_seals(memfile->memfd, WINDOW_SEALS);
+    errint_t rc = memfile->name || memfile->memfd >= 0 ? 0 : -EBUSY;
+    if (rc == 0 && memfile->kind == EFS_MEMFILE_PRIVATE && !memfile->name)
+        rc = efs_sys_add_seals(memfile->memfd, WINDOW_SEALS);
     if (rc < 0)
         return rc;
-    memfile->kind = EFS_MEMFILE_WINDOW;
-    memfile->window = atomic_fetch_add(&memfiles->windows, 1) + 1;
+    if (memfile->kind == EFS_MEMFILE_PRIVATE)
+        memfile->kind = EFS_MEMFILE_WINDOW;
+    if (memfile->window == 0)
+        memfile->window = atomic_fetch_add(&memfiles->windows, 1) + 1;
     return 0;
 }
 
@@ -336,7 +336,7 @@ errint_t efs_leases_probe(void)
 
 int efs_memfile_open_window(const struct efs_memfile *memfile)
 {
-    assert(memfile->kind == EFS_MEMFILE_WINDOW);
+    assert(memfile->window);
     return memfile_open_readonly(memfile);
 }
 

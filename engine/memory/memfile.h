@@ -43,7 +43,7 @@ struct efs_memfile {
     bool empty; /* set before a WINDOW is freed: freeing it also removes the pages from mappings of other processes,
                    which then read zeros */
     int fd;     /* EXPORTED: read-only descriptor that cannot be reopened for writing; < 0: not open */
-    uint32_t window;     /* WINDOW: its id */
+    uint32_t window;     /* its id as a window; 0: none yet */
     uint64_t name;       /* file name in the tmpfs; 0: none */
     int memfd;           /* open for writing; < 0: none */
     uint8_t *data;       /* mapping; EXPORTED: read-only */
@@ -73,9 +73,11 @@ void efs_memfile_free(struct efs_memfile *memfile);
 void efs_memfile_unmap_in_child(const struct efs_memfile *memfile);
 /* Sets the file size for the next content, which occupies all pages of the memory file. Not for EXPORTED files. */
 void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes);
-/* Makes it EXPORTED, with fd open, or a WINDOW. 0, also if it has that kind already; -EBUSY: it has the other kind, or
- * is anonymous; other -errno: its kind is unchanged. */
+/* Makes it EXPORTED, with fd open. 0, also if it is EXPORTED already; -EBUSY: it is a WINDOW, or anonymous; other
+ * -errno: its kind is unchanged. */
 errint_t efs_memfile_export(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
+/* Gives it an id as a window: a PRIVATE file becomes a WINDOW; an EXPORTED one stays that, and a process that maps it
+ * by this id unmaps it when it releases the expert. 0; -EBUSY: it is anonymous; other -errno: its kind is unchanged. */
 errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 /* Moves the descriptor of an EXPORTED file that is not in use to the caller, which closes it. < 0: it was not open. */
 int efs_memfile_take_fd(struct efs_memfile *memfile);

@@ -202,8 +202,7 @@ static void render_hint(struct efsd *daemon, FILE *out)
 
 static void render_handout(struct efsd *daemon, FILE *out)
 {
-    bool coded = daemon->export && efs_exports_coded(daemon->fs);
-    fprintf(out, "address: %s\ncoded: %s\n", daemon->export_address, coded ? "yes" : "no");
+    fprintf(out, "address: %s\n", daemon->export_address);
 }
 
 static void render_log(struct efsd *daemon, FILE *out)

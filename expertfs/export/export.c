@@ -30,8 +30,8 @@ static void export_listen(struct efsd_export *h, bool on)
 }
 
 /* No descriptor is left for a new connection. If it were left in the backlog, epoll_wait() would return again at once,
- * and the client would wait forever. So it is accepted with a descriptor reserved for this, and disconnected: the
- * client opens files instead. If this fails, too, the listening socket is not polled for PAUSE_MS. */
+ * and the client would wait forever. So it is accepted with a descriptor reserved for this, and disconnected. If this
+ * fails, too, the listening socket is not polled for PAUSE_MS. */
 static void export_refuse(struct efsd_export *h)
 {
     if (h->spare >= 0)
@@ -43,8 +43,7 @@ static void export_refuse(struct efsd_export *h)
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (none || h->spare < 0)
         export_listen(h, false);
-    efsd_log(EFS_LOG_WARNING, "the export socket refuses clients, they open files instead: no file descriptor is "
-                              "left (RLIMIT_NOFILE)");
+    efsd_log(EFS_LOG_WARNING, "the export socket refuses clients: no file descriptor is left (RLIMIT_NOFILE)");
 }
 
 /* The limit of experts in requests, by the budget. */
@@ -98,7 +97,7 @@ static void export_accept(struct efsd_export *h)
     if (!s) {
         efsd_export_close(h, fd);
         if (may)
-            efsd_log(EFS_LOG_WARNING, "the export socket refuses a client, it opens files instead: %s",
+            efsd_log(EFS_LOG_WARNING, "the export socket refuses a client: %s",
                      h->client_count < EFSD_SOCKET_CLIENTS ? "no memory" : "too many are connected");
         return;
     }

@@ -2,7 +2,7 @@
 /*
  * export.h - the export socket.
  *
- * export/ passes experts to processes of this machine over a socket, without opening a file for each. Only
+ * export/ passes experts to processes of this machine over a socket. Only
  * expertfs/serve.c calls it, to start and stop it. It never calls libfuse, and never blocks on a client: packets are
  * sent and received with MSG_DONTWAIT.
  *

@@ -29,12 +29,12 @@ static errint_t client_answer_full(struct efsd_export_client *s, const struct ef
     errint_t rc = efs_request_window(item->request, item->index, &window);
     if (rc)
         return rc;
-    bool new = !efsd_export_client_has_window(s, window.number);
+    bool new = window.once || !efsd_export_client_has_window(s, window.number);
     if (new)
         rc = efs_request_open_window(item->request, item->index, window.number, &window);
     if (rc)
         return rc == -EAGAIN ? -EIO : rc;
-    rc = efsd_export_client_add_window(s, window.number);
+    rc = window.once ? 0 : efsd_export_client_add_window(s, window.number);
     if (rc) {
         if (new)
             close(window.fd);
@@ -42,12 +42,13 @@ static errint_t client_answer_full(struct efsd_export_client *s, const struct ef
     }
     struct efs_export_answer answer = answer_to(item->tag);
     answer.window = window.number;
+    answer.once = window.once;
     answer.window_bytes = window.bytes;
     answer.file_bytes = window.file_bytes;
     rc = efsd_export_client_send(s, &answer.head, new ? window.fd : -1);
     if (new)
         close(window.fd);
-    if (rc && new)
+    if (rc && new && !window.once)
         s->window_map[window.number / 8] &= (uint8_t) ~(1u << (window.number % 8));
     return rc;
 }

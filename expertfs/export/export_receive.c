@@ -172,15 +172,12 @@ static errint_t client_submit(struct efsd_export_client *s, struct efsd_export_a
     if (ask->count == 0)
         return 0;
     errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, ask->needs, ask->count, &err);
-    const bool may = efs_exports_coded(daemon->fs);
     /* args: NULL for EFS_EXPORT_NOTIFY: the client holds the expert already and gets no answer */
-    const struct efs_request_how how = {.form = may ? (enum efs_form)ask->form : EFS_FORM_FULL,
+    const struct efs_request_how how = {.form = (enum efs_form)ask->form,
                                         .arrived = efsd_export_complete,
                                         .args = ask->args,
                                         .holder = s->holder,
                                         .oversize = efsd_export_oversize};
-    if (rc == 0 && !may && ask->form == EFS_FORM_CODED)
-        rc = efs_fail(&err, -EOPNOTSUPP, "coded experts cannot be handed out here");
     if (rc == 0)
         rc = efs_request_submit(daemon->fs, ask->needs, ask->count, &how, &none, &err);
     return efsd_want_finish(daemon, s->user, rc, &err);
@@ -198,9 +195,8 @@ static bool client_may_request(struct efsd_export_client *s)
     pthread_mutex_unlock(&s->export->lock);
     if (!may && !s->refused)
         efsd_log(EFS_LOG_WARNING,
-                 "a client has %u experts in its requests, of which %u were not sent yet: more are refused, it opens "
-                 "their files instead",
-                 experts, pending);
+                 "a client has %u experts in its requests, of which %u were not sent yet: more are refused", experts,
+                 pending);
     s->refused |= !may;
     return may;
 }

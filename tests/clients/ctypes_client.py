@@ -25,7 +25,7 @@ class FileInfo(ctypes.Structure):
 
 class ClientOptions(ctypes.Structure):
     """struct efs_client_options."""
-    _fields_ = [("threads", c_uint), ("keep_bytes", c_uint64), ("workers", c_uint), ("budget_bytes", c_uint64),
+    _fields_ = [("keep_bytes", c_uint64), ("workers", c_uint), ("budget_bytes", c_uint64),
                 ("reserved_bytes", c_uint64), ("coded_only", c_bool), ("no_state", c_bool), ("warm", c_bool),
                 ("prefetch", c_char_p), ("log", c_void_p), ("log_arg", c_void_p)]
 

@@ -42,7 +42,7 @@ static void *serve(void *arg)
 }
 
 void fake_daemon_start(struct fake_daemon *daemon, const struct fixture *model, const struct fixture_mount *mount,
-                       const char *lines, void (*serve_one)(struct fake_daemon *daemon, int fd))
+                       void (*serve_one)(struct fake_daemon *daemon, int fd))
 {
     static const char long_name[] = "a folder with a name that makes the path of the socket much longer than the one "
                                     "hundred and eight bytes of an address";
@@ -62,7 +62,7 @@ void fake_daemon_start(struct fake_daemon *daemon, const struct fixture *model, 
     assert_int_equal(bind(daemon->listening, (struct sockaddr *)&address, sizeof(address)), 0);
     close(below);
     assert_int_equal(listen(daemon->listening, 4), 0);
-    int bytes = snprintf(text, sizeof(text), "address: %s/daemon-%u\n%s", folder, number++, lines);
+    int bytes = snprintf(text, sizeof(text), "address: %s/daemon-%u\n", folder, number++);
     fixture_mount_file(mount, ".expertfs/handout", text, (size_t)bytes);
     assert_int_equal(pthread_create(&daemon->thread, NULL, serve, daemon), 0);
 }

@@ -17,10 +17,10 @@ struct fake_daemon {
     void (*serve)(struct fake_daemon *daemon, int fd); /* serves one connection; returns at hang-up or to close it */
 };
 
-/* Start the thread, and write the socket's path and `lines` to .expertfs/handout. In every second call the path is
+/* Start the thread, and write the socket's path to .expertfs/handout. In every second call the path is
  * longer than sun_path. */
 void fake_daemon_start(struct fake_daemon *daemon, const struct fixture *model, const struct fixture_mount *mount,
-                       const char *lines, void (*serve)(struct fake_daemon *daemon, int fd));
+                       void (*serve)(struct fake_daemon *daemon, int fd));
 void fake_daemon_stop(struct fake_daemon *daemon);
 /* Send a packet, with the descriptor `with` unless that is -1. */
 void fake_daemon_send(int fd, const void *packet, size_t bytes, int with);

@@ -2,6 +2,7 @@
 /* fixture_mount.c - see fixture_mount.h. */
 #include "fixture_mount.h"
 
+#include "expert_server.h"
 #include "sync_calls.h"
 
 #include <setjmp.h>
@@ -25,7 +26,6 @@ void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *mode
     snprintf(mount->directory, sizeof(mount->directory), "%s/mnt", model->directory);
     assert_int_equal(mkdir(mount->directory, 0777), 0);
     fixture_mount_file(mount, ".expertfs/version", "version: 0\n", 11);
-    fixture_mount_file(mount, ".expertfs/want", "", 0);
     struct efs *fs = fixture_open(model, options);
     mount->experts = 0;
     while (efs_expert_info(fs, efs_id(mount->experts), &info) == 0)
@@ -42,10 +42,12 @@ void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *mode
         fixture_mount_file(mount, file.path, mount->files[e], file.bytes);
     }
     efs_close(fs);
+    mount->server = expert_server_start(mount->directory);
 }
 
 void fixture_mount_end(struct fixture_mount *mount)
 {
+    expert_server_stop(mount->server);
     for (uint32_t e = 0; e < mount->experts; e++)
         free(mount->files[e]);
     free(mount->files);

@@ -8,14 +8,17 @@
 
 #include "fixture.h"
 
+#include <sys/types.h>
+
 struct fixture_mount {
     char directory[320]; /* below the model's directory and removed with it */
     uint32_t experts;
     uint8_t **files; /* contents of each expert's file */
     size_t *file_bytes;
+    pid_t server; /* of its socket: expert_server.h */
 };
 
-/* Create the control files that a client opens, and the files of the packed model's experts. */
+/* Create the control files that a client opens, and the files of the packed model's experts, and serve these. */
 void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *model);
 void fixture_mount_end(struct fixture_mount *mount);
 /* The same for a small mixture model, which this function creates and packs. */

@@ -13,9 +13,9 @@ library = api.load(library_path)
 class Client:
     """originals: {name: bytes} of the tensors of all experts."""
 
-    def __init__(self, mount, originals, keep_bytes=0, threads=0):
+    def __init__(self, mount, originals, keep_bytes=0):
         self.originals, self.handle, error = originals, ctypes.c_void_p(), api.Error()
-        options = api.ClientOptions(keep_bytes=keep_bytes, threads=threads)
+        options = api.ClientOptions(keep_bytes=keep_bytes)
         path = getattr(mount, "path", mount)  # or a store
         rc = library.efs_client_open(path.encode(), ctypes.byref(options), ctypes.byref(self.handle), ctypes.byref(error))
         if rc:

@@ -36,20 +36,27 @@ class Client:
 
     def __init__(self, mount, address=None):
         self.windows, self.fds, self.oversize = {}, {}, set()  # oversize: the tags for which it was reported
+        self.once = set()  # windows that are to be unmapped when they are dropped
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(30)
         self.socket.connect(address or address_of(mount))
 
-    def send(self, *args, **more):
-        self.socket.send(packet(*args, **more))
+    def send(self, kind, *args, **more):
+        while kind == DROP and self.once:  # tests hold such experts one at a time
+            window = self.once.pop()
+            self.windows.pop(window).close()
+            if window in self.fds:
+                os.close(self.fds.pop(window))
+        self.socket.send(packet(kind, *args, **more))
 
     def answer(self):
         """(tag, error, window, bytes of the file); None: disconnected."""
         data, ancillary, _, _ = self.socket.recvmsg(4096, socket.CMSG_SPACE(4))
         if not data:
             return None
-        length, version, kind, count, tag, error, window, _, window_bytes, file_bytes = struct.unpack("<4IIiIIQQ", data)
+        length, version, kind, count, tag, error, window, once, window_bytes, file_bytes = struct.unpack("<4IIiIIQQ", data)
         assert (length, version, kind, count) == (len(data), VERSION, ANSWER, 1)
+        self.once |= {window} if once else set()
         for _, _, fds in ancillary:
             self.map_window(window, array.array("i", fds)[0], window_bytes)
         return tag, error, window, file_bytes

@@ -83,41 +83,38 @@ for options in ("plan=C=100", ""):
 print("-- coded experts are held")
 group.limit(160 << 20)
 mount = Mount(store, "budget=150M", prefix=group.prefix)
-if not mount.passthrough() or "coded: yes" not in mount.control("handout"):
-    note("no passthrough here: nothing is handed out")
-else:
-    clients, got = [Client(mount), Client(mount)], []
-    readers = [Readers(mount, 4)]
-    for layer, client in enumerate(clients):
-        client.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
-    while wait_until(lambda: select.select([c.socket for c in clients], [], [], 0)[0], 2):  # the rest waits for memory
-        for client in clients:
-            if select.select([client.socket], [], [], 0)[0]:
-                answer = client.coded(oversize=True)
-                if not answer:
-                    continue
-                tag, error, layout, places = answer
-                if check(f"expert {tag} comes", error == 0, error):
-                    got.append((client, layout, places, client.chunks(layout, places)[0]))
-    check("some are held, as the store has them", len(got) > 4 and all(
-        e in stored and sm in stored for *_, tensors in got for tensor in tensors for _, _, e, sm in tensor), len(got))
-    before = had(mount)
-    note(f"{mount.count('coded_experts')} held, {mount.count('coded_bytes') >> 20} MiB; of 150 MiB {before >> 20} can be had")
-    other = Hog(group)
-    for mib in range(8, 72, 8):
-        check(f"another takes {mib} MiB", other.allocate())
-        # the kernel kills a process if the next 8 MiB are allocated before the daemon has freed memory
-        check("less can be had", wait_until(lambda: group.free_bytes() >= 12 << 20) and wait_until(lambda: had(mount) < before - (mib - 24 << 20)), (before, had(mount)))
-    alive("what is held stays", mount)
-    check("and is what it was", all(client.chunks(layout, places)[0] == tensors for client, layout, places, tensors in got))
-    check("no more is held than can be had, but for segments that clients hold",
-          wait_until(lambda: mount.used_bytes() <= had(mount) + (16 << 20)), (mount.used_bytes(), had(mount)))
-    other.end()
+clients, got = [Client(mount), Client(mount)], []
+readers = [Readers(mount, 4)]
+for layer, client in enumerate(clients):
+    client.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
+while wait_until(lambda: select.select([c.socket for c in clients], [], [], 0)[0], 2):  # the rest waits for memory
     for client in clients:
-        client.close()
-    check("they drop all, the other ends: all is there again", wait_until(
-        lambda: mount.count("coded_experts") == 0 and had(mount) >= before - (24 << 20), 60), (before, had(mount)))
-    readers[0].end("readers beside them")
-    alive("at the end", mount)
+        if select.select([client.socket], [], [], 0)[0]:
+            answer = client.coded(oversize=True)
+            if not answer:
+                continue
+            tag, error, layout, places = answer
+            if check(f"expert {tag} comes", error == 0, error):
+                got.append((client, layout, places, client.chunks(layout, places)[0]))
+check("some are held, as the store has them", len(got) > 4 and all(
+    e in stored and sm in stored for *_, tensors in got for tensor in tensors for _, _, e, sm in tensor), len(got))
+before = had(mount)
+note(f"{mount.count('coded_experts')} held, {mount.count('coded_bytes') >> 20} MiB; of 150 MiB {before >> 20} can be had")
+other = Hog(group)
+for mib in range(8, 72, 8):
+    check(f"another takes {mib} MiB", other.allocate())
+    # the kernel kills a process if the next 8 MiB are allocated before the daemon has freed memory
+    check("less can be had", wait_until(lambda: group.free_bytes() >= 12 << 20) and wait_until(lambda: had(mount) < before - (mib - 24 << 20)), (before, had(mount)))
+alive("what is held stays", mount)
+check("and is what it was", all(client.chunks(layout, places)[0] == tensors for client, layout, places, tensors in got))
+check("no more is held than can be had, but for segments that clients hold",
+      wait_until(lambda: mount.used_bytes() <= had(mount) + (16 << 20)), (mount.used_bytes(), had(mount)))
+other.end()
+for client in clients:
+    client.close()
+check("they drop all, the other ends: all is there again", wait_until(
+    lambda: mount.count("coded_experts") == 0 and had(mount) >= before - (24 << 20), 60), (before, had(mount)))
+readers[0].end("readers beside them")
+alive("at the end", mount)
 mount.unmount()
 done()

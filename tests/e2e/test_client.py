@@ -30,22 +30,20 @@ def opens(mount):
 
 print("-- what it hands out")
 for options in ("budget=128M", "budget=128M,nopassthrough,direct_io=on", "budget=128M,nopassthrough,direct_io=off"):
-    with_passthrough = "nopass" not in options
     mount = Mount(store, options)
     client = Client(mount, keep_bytes=0)
     bad = sum((client.ask(layer, list(range(8))) for layer in (0, 1, 2, 1)), [])
     check(f"{options}: every expert, layer by layer", not bad, bad)
     check("an expert that is not there", client.ask(1, [3, 8]) and client.ask(7, [0]))
     wait_until(lambda: mount.count("inflight") == 0)
-    check("each use is counted once", requests(mount) == 32 or not with_passthrough, mount.stat())
-    check("they came without files", not with_passthrough or (mount.count("fuse_handouts") >= 32 and opens(mount) == 0), mount.stat())
+    check("each use is counted once", requests(mount) == 32, mount.stat())
+    check("they came without files", mount.count("fuse_handouts") >= 32 and opens(mount) == 0, mount.stat())
     client.close()
     check("nothing is leased when it is closed", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
     mount.unmount(options)
 
 print("-- what it keeps")
 mount = Mount(store, "budget=128M,plan=C=50")
-passthrough = mount.passthrough()
 client = Client(mount, keep_bytes=5 * EXPERT_BYTES)
 check("a request", not client.ask(1, [0, 1, 2, 3]))
 before, counted = opens(mount), requests(mount)
@@ -53,23 +51,20 @@ for _ in range(48):  # uses are reported for 16 requests at once
     client.ask(1, [0, 1, 2, 3], look=False)
 check("the same again needs no open", opens(mount) == before, opens(mount) - before)
 check("and the mount hears of each", wait_until(lambda: requests(mount) == counted + 192), requests(mount) - counted)
-if passthrough:
-    check("they stay leased", wait_until(lambda: mount.count("leased_experts") == 4))
+check("they stay leased", wait_until(lambda: mount.count("leased_experts") == 4))
 check("others push them out", not client.ask(2, list(range(8))))
-if passthrough:
-    check("within its bytes", wait_until(lambda: mount.count("leased_experts") <= 5), mount.count("leased_experts"))
+check("within its bytes", wait_until(lambda: mount.count("leased_experts") <= 5), mount.count("leased_experts"))
 
 
 def handed_out(experts):
     """The number of these experts, requested one by one, that came from the mount and not from the kept ones."""
-    before = opens(mount) + mount.count("fuse_handouts")
+    before = mount.count("fuse_handouts")
     wrong = sum((client.ask(2, [expert]) for expert in experts), [])
-    return opens(mount) + mount.count("fuse_handouts") - before if not wrong else wrong
+    return mount.count("fuse_handouts") - before if not wrong else wrong
 
 
-if passthrough:
-    # after a slow answer the client keeps less for a while: wait until it keeps them again
-    check("the last five are kept", wait_until(lambda: handed_out(range(8)) and handed_out(range(3, 8)) == 0))
+# after a slow answer the client keeps less for a while: wait until it keeps them again
+check("the last five are kept", wait_until(lambda: handed_out(range(8)) and handed_out(range(3, 8)) == 0))
 client.close()
 mount.unmount("keeping")
 
@@ -86,21 +81,18 @@ mount.unmount("keeping")
 
 print("-- no descriptor for a while")
 mount = Mount(store, "budget=128M")
-if mount.passthrough():
-    client = Client(mount)
-    check("a request", not client.ask(1, [0]))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    bad = client.ask(1, [5])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    check("an expert whose memory cannot be mapped", bad, bad)
-    before = opens(mount)
-    bad = sum((client.ask(layer, list(range(8))) for layer in range(3)), [])
-    check("then all come", not bad, bad)
-    check("by the socket", opens(mount) == before, opens(mount) - before)
-    client.close()
+client = Client(mount)
+check("a request", not client.ask(1, [0]))
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+free = os.dup(0)
+os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+bad = client.ask(1, [5])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+check("an expert whose memory cannot be mapped", bad, bad)
+bad = sum((client.ask(layer, list(range(8))) for layer in range(3)), [])
+check("then all come", not bad, bad)
+client.close()
 mount.unmount("few descriptors")
 
 print("-- more experts than descriptors")
@@ -205,7 +197,7 @@ mount = Mount(store, "budget=128M")
 client = Client(mount, keep_bytes=1 << 30)
 check("a client asks", not client.ask(0, [1, 2]))
 mount.stop("with a client that has experts mapped")
-check("what it has mapped is there", not client.ask(0, [1, 2]) or not passthrough)
+check("what it has mapped is there", not client.ask(0, [1, 2]))
 check("for all else there is an error", client.ask(1, [1]))
 client.close()
 done()

@@ -145,7 +145,6 @@ result = as_nobody("""
     setfattr -n user.expertfs.pin -v C "$2/$4" && echo pinned
     echo "1: 2" >"$2/.expertfs/want" && echo asked
     "$7" "$8" "$9" "$2" "$6" | sed "s/.* tensors, //"
-    sed -n "s/coded/coded experts/p" "$2/.expertfs/handout"
     [ "$(sed -n "s/^fuse_handouts: //p" "$2/.expertfs/stat")" -ge 8 ] && echo "by the socket"
     stat -c %a "$(sed -n "s/^address: //p" "$2/.expertfs/handout")"
     (: >>"$2/config.json") 2>/dev/null || echo unwritten
@@ -159,7 +158,7 @@ if result is not None:
     lines = [line for line in result.stdout.splitlines() if not line.startswith("serving_path: ")]
     check("his mount shows the store's mode, serves, and lets him tune; SIGTERM ends it", lines == [
           f"600 {NOBODY} {GROUP}", f"700 {NOBODY} {GROUP}", "passthrough_reason: the daemon lacks the privilege CAP_SYS_ADMIN",
-          "same", "314572800", "pinned", "asked", "0 different", "coded experts: yes", "by the socket", "666", "unwritten", "ended"], result)
+          "same", "314572800", "pinned", "asked", "0 different", "by the socket", "666", "unwritten", "ended"], result)
     check("without passthrough", "serving_path: direct_io" in result.stdout or "serving_path: page_cache" in result.stdout)
 
 print("-- a user who cannot mount is told so before the disk is measured")

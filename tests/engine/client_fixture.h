@@ -36,7 +36,7 @@ static inline int teardown(void **state)
 static inline struct efs_client *open_client(const char *path, uint64_t keep_bytes)
 {
     const struct efs_client_options options = {
-        .keep_bytes = keep_bytes, .threads = 4, .budget_bytes = 128 * MIB, .workers = 2, .no_state = true};
+        .keep_bytes = keep_bytes, .budget_bytes = 128 * MIB, .workers = 2, .no_state = true};
     return fixture_client(path, &options);
 }
 

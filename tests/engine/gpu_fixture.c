@@ -95,7 +95,7 @@ int gpu_test_teardown(void **state)
 struct efs_client *gpu_client_no_device(const char *path, bool full_pool)
 {
     const struct efs_client_options options = {
-        .threads = 4, .budget_bytes = 128 * MIB, .workers = 2, .coded_only = !full_pool, .no_state = true};
+        .budget_bytes = 128 * MIB, .workers = 2, .coded_only = !full_pool, .no_state = true};
     return fixture_client(path, &options);
 }
 

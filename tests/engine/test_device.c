@@ -211,7 +211,7 @@ TEST(damage)
 
 static struct efs_client *client_new(const char *store, uint64_t budget_bytes, uint64_t ahead_bytes)
 {
-    const struct efs_client_options how = {.threads = 4, .budget_bytes = 256 * MIB, .workers = 2, .no_state = true};
+    const struct efs_client_options how = {.budget_bytes = 256 * MIB, .workers = 2, .no_state = true};
     const struct efs_gpu_options gpu = {.budget_bytes = budget_bytes, .ahead_bytes = ahead_bytes};
     struct efs_client *client = fixture_client(store, &how);
     struct efs_error err = {""};

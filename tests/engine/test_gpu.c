@@ -70,7 +70,7 @@ TEST_WITH(store_client, NULL, gpu_test_teardown)
 TEST_WITH(mount_client, NULL, gpu_test_teardown)
 {
     struct efs_client *client = gpu_client(gpu_mount.directory, GPU_MIN_BUDGET);
-    both(client); /* this mount exports no coded experts: they are copied in full form */
+    both(client); /* the chunks of this mount are not compressed */
     assert_int_equal(gpu_stats(client).g_decodes, 0);
     assert_int_equal(gpu_fake.registered(), 0);
     efs_client_close(client);

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that links the library may have a locale with decimal commas: settings, descriptions of a store and hints
- * in a mount's file are the same in it.
+ * A program that links the library may have a locale with decimal commas: settings and descriptions of a store are the
+ * same in it.
  */
 #include <locale.h>
 
 #include "test.h"
 #include "expertfs-private.h"
-#include "fixture_mount.h"
+#include "fixture.h"
 
 #define MIB (1ull << 20)
 
 static struct fixture model;
-static struct fixture_mount mount;
 
 static bool has_comma(void)
 {
@@ -66,32 +65,10 @@ TEST(test_settings)
     efs_close(fs);
 }
 
-TEST(test_hint)
-{
-    begin();
-    const uint32_t experts[] = {3, 1};
-    const float weights[] = {0.25f, 0.5f};
-    const struct efs_routing hint = {.layer = 1, .count = 2, .experts = experts, .weights = weights};
-    const struct efs_client_options options = {.threads = 1};
-    struct efs_error err = {""};
-    char path[400], text[64] = "";
-    fixture_mount_file(&mount, ".expertfs/hint", "", 0);
-    struct efs_client *client = fixture_client(mount.directory, &options);
-    if (efs_hint(client, &hint, &err) < 0)
-        fail_msg("%s", err.text);
-    efs_client_close(client);
-    snprintf(path, sizeof(path), "%s/.expertfs/hint", mount.directory);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    assert_non_null(fgets(text, sizeof(text), file));
-    fclose(file);
-    assert_string_equal(text, "1: 3?0.2500 1?0.5000\n");
-}
-
 static int setup(void **state)
 {
     (void)state;
-    fixture_mount_begin_moe(&mount, &model, 2, 4);
+    fixture_store(&model, 2, 4, 64, 256);
     return 0;
 }
 
@@ -99,7 +76,7 @@ static int teardown(void **state)
 {
     (void)state;
     setlocale(LC_ALL, "C");
-    fixture_mount_end_moe(&mount, &model);
+    fixture_end(&model);
     return 0;
 }
 

@@ -48,10 +48,8 @@ static void make_mount(void)
     }
     snprintf(path, sizeof(path), "%s/.expertfs/version", mount);
     write_file(path, "version: 0\n", 11);
-    snprintf(path, sizeof(path), "%s/.expertfs/want", mount);
-    write_file(path, "", 0);
     snprintf(address.sun_path, sizeof(address.sun_path), "%s/socket", scratch);
-    int bytes = snprintf(text, sizeof(text), "address: %s\ncoded: yes\n", address.sun_path);
+    int bytes = snprintf(text, sizeof(text), "address: %s\n", address.sun_path);
     snprintf(path, sizeof(path), "%s/.expertfs/handout", mount);
     write_file(path, text, (size_t)bytes);
     listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -142,7 +140,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (listening < 0)
         make_mount();
-    const struct efs_client_options options = {.threads = 1, .keep_bytes = data[0] & 64 ? 1 << 20 : 0};
+    const struct efs_client_options options = {.keep_bytes = data[0] & 64 ? 1 << 20 : 0};
     const uint32_t count = 1 + data[0] / 3 % EXPERTS;
     struct efs_need needs[EXPERTS];
     struct efs_client *client;
@@ -156,7 +154,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(fd >= 0);
     CHECK(efs_client_begin(client, "", 0, needs, count, forms[data[0] % 3], &request, &err) == 0);
     send_all(fd, room, data + 1, size - 1);
-    shutdown(fd, SHUT_WR); /* then every expert without an answer is opened as a file, or fails */
+    shutdown(fd, SHUT_WR); /* then every expert without an answer fails */
     for (uint32_t told = 0; told < count; told++) {
         uint32_t index = count;
         errint_t status = 1;
@@ -164,8 +162,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         CHECK(index < count && status <= 0);
         if (status == 0)
             CHECK(touch(request, index) != UINT64_MAX); /* always true; keeps the reads */
-        else
-            CHECK(data[0] % 3 != 0); /* EFS_FORM_FULL cannot fail, because the expert's file exists */
         if (told % 2)
             efs_client_drop(request, index);
     }

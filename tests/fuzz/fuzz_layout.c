@@ -6,7 +6,7 @@
  *
  * Input: 'f' and a file; or 'c', 4 bytes for each of PLACES places, and a layout.
  */
-#include "mapping.h"
+#include "file_layout.h"
 #include "fuzz.h"
 
 #include <errno.h>
@@ -69,7 +69,7 @@ static void coded(const uint8_t *data, size_t bytes)
     }
     struct efs_export_place *places = calloc(layout->extent_count + 1u, sizeof(*places));
     struct efs_export_window **used = calloc(2 * layout->extent_count + 1u, sizeof(*used));
-    struct efs_mapped_file mapped = {.fd = -1};
+    struct efs_mapped_file mapped = {.data = NULL};
     CHECK(places && used);
     for (uint32_t i = 0; i < layout->extent_count; i++) {
         const uint8_t *p = data + 4 * (i % PLACES);
@@ -98,7 +98,7 @@ static void coded(const uint8_t *data, size_t bytes)
                   (shards[s].sm >= window_data && shards[s].sm + shards[s].sm_bytes <= window_data + WINDOW_BYTES));
         }
     }
-    efs_mapped_close(&mapped);
+    efs_mapped_free(&mapped);
     free(places);
     free(used);
     efs_layout_free(layout);

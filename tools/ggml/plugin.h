@@ -105,7 +105,7 @@ bool efsg_source_fits_memory(uint64_t file_bytes);
 bool efsg_source_expected(void);
 void efsg_source_ref(struct efsg_source *source); /* adds a reference */
 void efsg_source_put(struct efsg_source *source); /* drops a reference; NULL is allowed */
-/* efs_client_begin() with EFS_FORM_CODED, or with EFS_FORM_FULL if the source does not offer the coded form. */
+/* efs_client_begin() with EFS_FORM_CODED. */
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
                            struct efs_client_request **request, struct efs_error *err);
 

@@ -34,7 +34,6 @@ struct efsg_source {
     _Atomic int64_t pools_ns;   /* time when pools_bytes was read; 0: never */
     _Atomic uint64_t pools_bytes;
     _Atomic uint64_t budget_bytes; /* the last automatic budget; written by the thread that checks */
-    _Atomic bool full;             /* the mount does not offer the coded form */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and refs */
@@ -294,14 +293,7 @@ void efsg_source_adjust_budget(struct efsg_source *source, uint64_t disk_bytes, 
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
                            struct efs_client_request **request, struct efs_error *err)
 {
-    errint_t rc = -EOPNOTSUPP;
-    if (!atomic_load(&source->full))
-        rc = efs_client_begin(source->client, "", layer, needs, count, EFS_FORM_CODED, request, err);
-    if (rc == -EOPNOTSUPP) {
-        atomic_store(&source->full, true);
-        rc = efs_client_begin(source->client, "", layer, needs, count, EFS_FORM_FULL, request, err);
-    }
-    return rc;
+    return efs_client_begin(source->client, "", layer, needs, count, EFS_FORM_CODED, request, err);
 }
 
 uint32_t efsg_source_room(struct efsg_source *source, uint32_t part, uint32_t of)
