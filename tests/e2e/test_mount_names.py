@@ -169,4 +169,12 @@ if os.geteuid() == 0:
     os.mkdir("small")
     result = run("unshare", "-m", "sh", "-c", script, "sh", scratch("small"), store, expertctl)
     check("it can be unmounted at once", result.returncode in (0, 77), result)
+
+    print("-- without /proc, as in a chroot")
+    bare = Mount(store, "budget=64M")
+    script = ('mount --make-rprivate / && umount -l /proc || exit 77; '
+              '"$2" get "$1" budget && "$2" set "$1" budget=96M && "$2" status "$1" >/dev/null && "$2" log "$1" >/dev/null')
+    result = run("unshare", "-m", "sh", "-c", script, "sh", bare.path, expertctl)
+    check("get, set, status and log", result.returncode == 77 or (result.returncode == 0 and result.stdout == "67108864\n"), result)
+    bare.unmount()
 done()

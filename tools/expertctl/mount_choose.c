@@ -179,12 +179,15 @@ errint_t ctl_mount_check_above(const char *given, struct efs_error *err)
 {
     char path[8192], here[4096] = "";
     struct ctl_mounts mounts;
+    struct efs_error ignored;
     bool relative = *given != '/';
     if (relative && !getcwd(here, sizeof(here)))
         return 0;
     snprintf(path, sizeof(path), "%s%s%s", here, relative ? "/" : "", given);
-    errint_t rc = ctl_mounts_find(&mounts, err);
-    for (size_t i = rc == 0 ? mounts.count : 0; i-- > 0;) {
+    errint_t rc = 0;
+    if (ctl_mounts_find(&mounts, &ignored) < 0) /* no /proc: the mount is found by the device of its folders */
+        return 0;
+    for (size_t i = mounts.count; i-- > 0;) {
         const char *root = mounts.mount[i].path;
         size_t bytes = strlen(root);
         if (strncmp(path, root, bytes) != 0 || (path[bytes] && path[bytes] != '/'))
@@ -192,7 +195,7 @@ errint_t ctl_mount_check_above(const char *given, struct efs_error *err)
         rc = ctl_mount_check(root, err);
         break;
     }
-    ctl_mounts_free(&mounts); /* empty if they could not be found */
+    ctl_mounts_free(&mounts);
     return rc;
 }
 
