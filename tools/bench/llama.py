@@ -267,8 +267,9 @@ def read_ahead_kinds(gguf):
         return {"plain": None}
 
 
-def once(kind, gguf, store, limit_bytes, options):
+def once(candidate, gguf, store, limit_bytes, options):
     """Results of one cold run; without a limit, also of a second run with everything in memory."""
+    kind, _, path_of_cpu = (candidate, "", "") if candidate in options.plain else candidate.partition(":")
     for path in (gguf, store, *glob.glob(f"{of_user(options)['XDG_DATA_HOME']}/expertfs/*.efs")):
         forget(path)
     touch_memory(2 * os.path.getsize(gguf))
@@ -280,7 +281,8 @@ def once(kind, gguf, store, limit_bytes, options):
         with (Mounted(store, mount, options, limited.cgroup, os.path.join(options.dir, "llama.log"))
               if kind in MOUNTED else contextlib.nullcontext()):
             path = os.path.join(mount, os.path.basename(gguf)) if kind in MOUNTED else gguf
-            environment = preloaded() if kind in ("backend", "both") else {}
+            environment = {**(preloaded() if kind in ("backend", "both") else {}),
+                           **({"EXPERTFS_CPU": path_of_cpu} if path_of_cpu else {})}
             if kind == "backend":
                 environment["EXPERTFS_STORE"] = store
                 if options.budget:
@@ -353,7 +355,7 @@ def measure(options):
     gguf, store = prepare(options)
     options.plain = plain_kinds(gguf, options)
     ours = options.ours
-    if "up" in ours:  # packs the model where it does not fit
+    if any(kind.startswith("up") for kind in ours):  # packs the model where it does not fit
         subprocess.run([tool("expertctl"), "up", gguf, "--", "true", "{gguf}"], check=True, stdin=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL, env={**os.environ, **of_user(options), "EXPERTFS_BUDGET": "64M"},
                        **({"user": options.user.pw_name, "group": options.user.pw_gid, "extra_groups": []} if options.user else {}))
@@ -394,7 +396,7 @@ def measure(options):
 
 def kinds_of(text):
     kinds = text.split(",")
-    if not kinds or not {"mount", "backend", "both", "up"}.issuperset(kinds):
+    if not kinds or not {"mount", "backend", "both", "up"}.issuperset(kind.partition(":")[0] for kind in kinds):
         raise argparse.ArgumentTypeError(f"{text}: only mount, backend, both, up")
     return kinds
 
@@ -413,7 +415,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=0, help="most for the rounds of a limit (0: no limit)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")
     parser.add_argument("--options", default="", help="mount options")
-    parser.add_argument("--ours", type=kinds_of, default=["mount"], help="of mount,backend,both,up (mount)")
+    parser.add_argument("--ours", type=kinds_of, default=["mount"], help="of mount,backend,both,up (mount); up:avx2 is up with EXPERTFS_CPU=avx2")
     parser.add_argument("--user", type=pwd.getpwnam, help="run all programs as this user, who can read --dir (as it is)")
     parser.add_argument("--budget", default="", help="of the store in the backend (what it takes by itself)")
     parser.add_argument("--dir", default=WORK)
