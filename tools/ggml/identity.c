@@ -127,7 +127,15 @@ static errint_t compare_parts(const struct efs_store *store, const struct efs_sa
     return atomic_load(&result);
 }
 
-/* As efs_same_bytes(), by what is known from earlier, or by reading all of it. */
+/* Reading all experts of a large file takes a while. */
+static void log_comparing(const struct efsg_file *file)
+{
+    static _Atomic uint64_t last;
+    if (atomic_exchange(&last, file->st.st_ino) != file->st.st_ino)
+        efsg_log(GGML_LOG_LEVEL_INFO, "comparing %s with the store, which is done once", file->path);
+}
+
+/* As efs_same_bytes(), by an earlier result, or by reading all of it. */
 static errint_t same_range(const struct efs_store *store, const struct efsg_file *file,
                            const struct efs_same_range *range, uint32_t parts)
 {
@@ -140,6 +148,7 @@ static errint_t same_range(const struct efs_store *store, const struct efsg_file
     const int known = efs_same_known(info.content_hash, &st, range);
     errint_t rc = known < 0 ? known : 0;
     if (known == 0) {
+        log_comparing(file);
         rc = compare_parts(store, range, parts, fd);
         if (rc == -EINVAL) { /* reads with O_DIRECT are refused */
             const int flags = fcntl(fd, F_GETFL);
