@@ -25,7 +25,7 @@ SECONDS = 480  # for the rounds of a row; files, the last round and warm-up are 
 
 
 def llama(*options):
-    return ["llama.py", "--ours", "backend", "--rounds", "9", "--seconds", str(SECONDS), *options]
+    return ["llama.py", "--ours", "up,up:avx2", "--rounds", "9", "--seconds", str(SECONDS), *options]
 
 
 def all_rows():
