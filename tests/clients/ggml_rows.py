@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ggml_rows.py make FILE | run FILE PLUGIN: rows of large tables (GET_ROWS) by libggml-expertfs.so and by ggml's CPU
-backend.
+"""ggml_rows.py make FILE [SEED] | run FILE PLUGIN [mapped | placed]: rows of large tables (GET_ROWS) by
+libggml-expertfs.so and by ggml's CPU backend.
 
 make writes a GGUF file with tables of some types and an expert. run maps it and compares the bits of the rows of some
-batches; EXPERTFS_STORE names the store of the file. Prints the number of compared batches, and how much of the file is
-in the page tables. Exit status 0; 1: a difference; 77: a package is missing."""
+batches; EXPERTFS_STORE names the store of the file. Prints the number of compared batches, how many of the wrong ones
+the backend did not take, and how much of the file is in the page tables. With "mapped" it waits for a line of standard
+input when the file is mapped, with "placed" when the backend has its tensors. Exit status 0; 1: a difference; 77: a
+package is missing."""
 import ctypes
 import mmap
 import sys
@@ -18,8 +20,8 @@ TABLES = {"F16": 70000, "Q8_0": 130000, "Q4_K": 240000, "F32": 33000}  # rows: 6
 BATCHES = (1, 64, 700)
 
 
-def make(path):
-    random = np.random.default_rng(1)
+def make(path, seed=1):
+    random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "qwen3moe")
     writer.add_block_count(1)
     for kind, rows in TABLES.items():
@@ -66,14 +68,21 @@ def rows_of(ggml, backend, device, context, table, ids):
     return out.copy()
 
 
-def compare(path, plugin):
-    ggml, wrong, count = functions(), 0, 0
+def pause(at, where):
+    if at == where:
+        print(at, flush=True)
+        sys.stdin.readline()
+
+
+def compare(path, plugin, wait=None):
+    ggml, wrong, left, count = functions(), 0, 0, 0
     registry = ggml.backend_load(plugin.encode())
     device = ggml.backend_reg_dev_get(registry, 0)
     with open(path, "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         mapped.madvise(mmap.MADV_RANDOM)
     address = np.frombuffer(mapped, np.uint8).ctypes.data
+    pause("mapped", wait)
     buffer = ggml.backend_dev_buffer_from_host_ptr(device, address, len(mapped), len(mapped))
     tensors, ours, cpu = ggml.init(InitParams(1 << 20, None, True)), ggml.backend_dev_init(device, None), ggml.backend_cpu_init()
     tables = {}
@@ -82,6 +91,7 @@ def compare(path, plugin):
         ggml.set_name(made, tensor.name.encode())
         ggml.backend_tensor_alloc(buffer, made, address + int(tensor.data_offset))
         tables[tensor.name] = made
+    pause("placed", wait)
     made = []
     for backend in (ours, cpu):  # the CPU last: it maps pages
         for kind, rows in TABLES.items():
@@ -95,14 +105,16 @@ def compare(path, plugin):
     half = len(made) // 2
     for mine, theirs in zip(made[:half], made[half:]):
         count += 1
+        left += mine is None
         wrong += mine is None or not np.array_equal(mine.view(np.uint32), theirs.view(np.uint32))
     context = ggml.init(InitParams(1 << 20, None, False))
     outside = rows_of(ggml, ours, device, context, tables["table.F16"], [TABLES["F16"]])
     wrong += outside is not None
     ggml.free(context)
+    print(f"left: {left}")
     print(f"compared: {count}, wrong: {wrong}")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(make(sys.argv[2]) if sys.argv[1] == "make" else compare(sys.argv[2], sys.argv[3]))
+    sys.exit(make(sys.argv[2], *map(int, sys.argv[3:])) if sys.argv[1] == "make" else compare(*sys.argv[2:]))

@@ -97,20 +97,6 @@ struct efsg_places *efsg_places_of_mount(const char *mount, uint64_t device)
 
 /* ---- files elsewhere ---- */
 
-/* Opens the mapped file. Returns a descriptor; < 0: it is another one by now, or -errno. */
-static int open_mapped(const struct efsg_file *file, struct stat *st)
-{
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_DIRECT);
-    if (fd < 0 && errno == EINVAL)
-        fd = open(file->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    if (fstat(fd, st) == 0 && st->st_dev == file->st.st_dev && st->st_ino == file->st.st_ino)
-        return fd;
-    close(fd);
-    return -ESTALE;
-}
-
 /* Compares a range in parts, which divide no shard, by all threads. */
 static errint_t compare_parts(const struct efs_store *store, const struct efs_same_range *range, uint32_t parts, int fd)
 {
@@ -142,10 +128,13 @@ static errint_t same_range(const struct efs_store *store, const struct efsg_file
     struct efs_store_info info;
     struct stat st;
     efs_store_info(store, &info);
-    const int fd = open_mapped(file, &st);
+    int fd = efsg_file_open(file, O_DIRECT, &st);
+    if (fd == -EINVAL)
+        fd = efsg_file_open(file, 0, &st);
     if (fd < 0)
         return fd;
-    const int known = efs_same_known(info.content_hash, &st, range);
+    /* The hash of a source in place is not of its bytes, and asking again reads none. */
+    const int known = info.in_place ? 0 : efs_same_known(info.content_hash, &st, range);
     errint_t rc = known < 0 ? known : 0;
     if (known == 0) {
         log_comparing(file);
@@ -156,7 +145,7 @@ static errint_t same_range(const struct efs_store *store, const struct efsg_file
                 rc = compare_parts(store, range, parts, fd);
             (void)posix_fadvise(fd, (off_t)range->fd_offset, (off_t)range->bytes, POSIX_FADV_DONTNEED);
         }
-        if (rc == 0 || rc == -ESTALE)
+        if (!info.in_place && (rc == 0 || rc == -ESTALE))
             efs_same_remember(info.content_hash, &st, range, rc == 0);
     }
     close(fd);

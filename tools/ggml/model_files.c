@@ -8,14 +8,25 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define MAGIC "GGUF"
 #define FILES_MAX 1024u /* of a split model; further ones are ignored */
+
+/* Whether stat(2) reports another device for the files of a file system than /proc/PID/maps: subvolumes, layers. */
+static bool has_own_devices(const char *path)
+{
+    struct statfs fs;
+    return statfs(path, &fs) == 0 && (fs.f_type == BTRFS_SUPER_MAGIC || fs.f_type == OVERLAYFS_SUPER_MAGIC);
+}
 
 errint_t efsg_file_at(const void *address, struct efsg_file *file)
 {
@@ -27,14 +38,15 @@ errint_t efsg_file_at(const void *address, struct efsg_file *file)
         return -errno;
     while (rc == -ENOENT && getline(&line, &room, maps) > 0) {
         unsigned long begin, end, offset, inode;
+        unsigned major, minor;
         int at = 0;
-        if (sscanf(line, "%lx-%lx %*s %lx %*s %lu %n", &begin, &end, &offset, &inode, &at) < 4 ||
+        if (sscanf(line, "%lx-%lx %*s %lx %x:%x %lu %n", &begin, &end, &offset, &major, &minor, &inode, &at) < 6 ||
             (uintptr_t)address < begin || (uintptr_t)address >= end)
             continue;
         line[strcspn(line, "\n")] = '\0';
-        /* the inode: the path may lead to another file by now */
+        /* The path may lead to another file by now; on another mount it often has the same inode number. */
         if (at == 0 || line[at] != '/' || strlen(line + at) >= sizeof(file->path) || stat(line + at, &file->st) < 0 ||
-            file->st.st_ino != inode)
+            file->st.st_ino != inode || (file->st.st_dev != makedev(major, minor) && !has_own_devices(line + at)))
             break;
         strcpy(file->path, line + at);
         file->base = (const uint8_t *)begin; // NOLINT: an address as text
@@ -46,6 +58,17 @@ errint_t efsg_file_at(const void *address, struct efsg_file *file)
     free(line);
     fclose(maps);
     return rc;
+}
+
+int efsg_file_open(const struct efsg_file *file, int flags, struct stat *st)
+{
+    const int fd = open(file->path, O_RDONLY | O_CLOEXEC | flags);
+    if (fd < 0)
+        return -errno;
+    if (fstat(fd, st) == 0 && st->st_dev == file->st.st_dev && st->st_ino == file->st.st_ino)
+        return fd;
+    close(fd);
+    return -ESTALE;
 }
 
 bool efsg_mount_of(char *path)

@@ -74,8 +74,10 @@ struct efsg_file {
     uint64_t bytes;      /* of the file */
     struct stat st;
 };
-/* The file that is mapped at address, from /proc/self/maps. -ENOENT: no file is mapped there. */
+/* The file that is mapped at address, from /proc/self/maps. -ENOENT: none, or its path leads to another file by now. */
 errint_t efsg_file_at(const void *address, struct efsg_file *file);
+/* Opens that file for reading. Returns a descriptor; -ESTALE: its path leads to another file by now; -errno. */
+int efsg_file_open(const struct efsg_file *file, int flags, struct stat *st);
 /* Replaces the path of a file by that of the expertfs mount that contains it. False: it is on no such mount. */
 bool efsg_mount_of(char *path);
 bool efsg_is_gguf(int fd);    /* whether the file begins as a GGUF file */

@@ -24,12 +24,13 @@ struct efsg_mount_rows {
     bool ring_open; /* false: io_uring is refused here, reads follow each other */
 };
 
-struct efsg_mount_rows *efsg_mount_rows_open(const char *path)
+struct efsg_mount_rows *efsg_mount_rows_open(const struct efsg_file *file)
 {
     struct efsg_mount_rows *r = calloc(1, sizeof(*r));
+    struct stat st;
     if (!r)
         return NULL;
-    r->fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    r->fd = efsg_file_open(file, O_DIRECT, &st);
     if (r->fd < 0) {
         free(r);
         return NULL;

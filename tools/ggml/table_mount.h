@@ -9,8 +9,9 @@
 
 struct efsg_mount_rows;
 
-/* Opens the file with O_DIRECT. NULL: it cannot be opened, or no memory. Any thread. */
-struct efsg_mount_rows *efsg_mount_rows_open(const char *path);
+/* Opens the mapped file with O_DIRECT. NULL: it cannot be opened, another file has its path by now, or no memory. Any
+ * thread. */
+struct efsg_mount_rows *efsg_mount_rows_open(const struct efsg_file *file);
 void efsg_mount_rows_close(struct efsg_mount_rows *rows); /* NULL is allowed; no other thread may use it */
 /* Memory for the pages of a row. */
 static inline size_t efsg_mount_pages_bytes(size_t bytes)

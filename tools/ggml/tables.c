@@ -94,7 +94,7 @@ static void table_find(struct efsg_tables *tables, struct table *t, uint64_t beg
     if (!efsg_source_is_mount_of(tables->source, &tables->file))
         return;
     if (!tables->mount)
-        tables->mount = efsg_mount_rows_open(tables->file.path);
+        tables->mount = efsg_mount_rows_open(&tables->file);
     t->readable = tables->mount != NULL;
 }
 
