@@ -291,7 +291,7 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
 {
     atomic_fetch_add(&p->read->remaining, 1);
     uint32_t group = p->group;
-    /* the page cache holds the extent, but for a few pages that the kernel has dropped */
+    /* the page cache holds the extent, except a few pages that the kernel has dropped */
     bool lost = efs_extent(fs, p->span.extent)->elsewhere && p->read->bytes <= EFS_SMALL_BYTES;
     if ((lost || part_is_partial(p, step)) &&
         efs_extent_may_read_shard(fs, p->span.extent, p->span.begin, p->span.bytes)) {
