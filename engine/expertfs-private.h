@@ -128,8 +128,8 @@ errint_t efs_read_rows(struct efs *fs, uint32_t file, const struct efs_row *rows
 /* A hint of efs_stream_new(): efs_read() of a few pages of a dense tensor may wait for the disk on the calling thread,
  * which takes fewer changes of threads. */
 #define EFS_STREAM_MAY_BLOCK 0x100u
-/* Another one: the bytes read stay in the page cache. An extent whose bytes were all read with it is evicted first, before
- * the pool grows, and is not warmed. */
+/* Another one: the bytes read stay in the page cache. An extent whose bytes were all read with it is evicted first,
+ * before the pool grows, and is not warmed. */
 #define EFS_STREAM_STAYS 0x200u
 
 /* Whether any of these bytes of a file are an expert's. */
