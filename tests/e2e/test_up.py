@@ -410,6 +410,14 @@ result = as_nobody("""
     "$3/expertctl" status "$2/data/expertfs/fresh" | grep ' serves \\|^problems'
     "$3/expertctl" status | head -n 1 || true
     "$3/expertctl" down "$5" 2>&1 || true
+    mount=$2/data/expertfs/fresh # the kernel still has the attributes of its root when the daemon is killed
+    kill -9 "$(sed -n 's/^pid: //p' "$mount/.expertfs/config")"
+    while [ -e "$mount/config.json" ]; do sleep 0.1; done
+    for given in "" "$mount"; do
+        echo "again on <$("$3/expertctl" up "$4" $given 2>&1 | head -n 1)>"
+        kill -9 "$(sed -n 's/^pid: //p' "$mount/.expertfs/config")"
+        while [ -e "$mount/config.json" ]; do sleep 0.1; done
+    done
     "$3/expertctl" down --all
     "$3/expertctl" status 2>&1 || true
     ls "$2/data/expertfs"
@@ -422,6 +430,7 @@ if result is not None:
     check("status: the own mount, not those that may not be read", any("/data/expertfs/fresh serves " in line for line in lines), lines)
     check("status: nothing is wrong with it", "problems  none" in lines, lines)
     check("down of another user's mount", any("only the user who mounted it, and root, may unmount it" in line for line in lines), lines)
+    check("up mounts again where the daemon was killed", sum("again on <fresh on " in line for line in lines) == 2, lines)
     check("status without an own mount", "expertctl: there is no mount of expertfs that you may read" in lines, lines)
 hidden.unmount()
 

@@ -58,7 +58,7 @@ static errint_t folder_check(const char *path, bool nonempty, struct efs_error *
     struct stat st;
     const struct dirent *entry;
     if (stat(path, &st) < 0)
-        return errno == ENOTCONN ? 0 : efs_fail(err, -errno, "%s: %s", path, strerror(errno));
+        return efs_fail(err, -errno, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode))
         return efs_fail(err, -ENOTDIR, "%s: %s", path, strerror(ENOTDIR));
     if (!ctl_may_mount() && access(path, W_OK) < 0)
@@ -78,9 +78,10 @@ static errint_t folder_check(const char *path, bool nonempty, struct efs_error *
 static errint_t place_make(struct ctl_place *place, bool nonempty, struct efs_error *err)
 {
     errint_t rc = ctl_mount_check_above(place->path, err);
-    if (rc == 0 || rc == -ENOTCONN) /* expertfs replaces a mount whose daemon has ended */
+    const bool ended = rc == -ENOTCONN; /* expertfs replaces a mount whose daemon has ended; the folder is below it */
+    if (rc == 0 || ended)
         rc = ctl_make_folders(place->path, &place->made, err);
-    if (rc == 0)
+    if (rc == 0 && !ended)
         rc = folder_check(place->path, nonempty, err);
     char *real = rc == 0 && place->made == strlen(place->path) ? realpath(place->path, NULL) : NULL;
     if (real && strlen(real) < sizeof(place->path)) {
