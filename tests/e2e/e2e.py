@@ -270,7 +270,7 @@ def as_nobody(commands, *arguments, before=(), device="666"):
         shutil.chown(folder, "nobody")
     with open(script, "w") as file:
         file.write(f"""
-        rm -f "$2.fuse" # a device of its own, here alone
+        rm -f "$2.fuse" # a device in this namespace alone
         mknod "$2.fuse" c 10 229 && chmod {device} "$2.fuse" && mount --bind "$2.fuse" /dev/fuse || exit 77
         commands=$1
         shift

@@ -308,7 +308,7 @@ first = pid_of(mount)
 check("unchanged: the same mount", ctl("up", changing).returncode == 0 and pid_of(mount) == first)
 with open(f"{mount}/.expertfs/config") as file:
     started = int(re.search(r"^started: (\d+)", file.read(), re.M)[1])
-wait_until(lambda: time.time() > started + 1.1)  # the mount says when it began in seconds
+wait_until(lambda: time.time() > started + 1.1)  # the mount says when it was mounted, in seconds
 tensor_file(f"{changing}/model.safetensors", [f"model.layers.0.mlp.experts.{expert}.{part}_proj.weight"
             for expert in range(5) for part in ("gate", "up", "down")], "U8")
 result = ctl("up", changing)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The man pages are well-formed, refer to each other, and have the version of the programs; README only names existing
-# files and make targets.
+# The man pages are well-formed, refer to each other, have the version of the programs, and are in docs/man as they are
+# here; README only names existing files and make targets.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=${BUILD:-build}
@@ -14,6 +14,7 @@ if command -v mandoc >/dev/null; then
     for page in man/*.[1-8]; do
         said=$(mandoc -T lint -W warning "$page" 2>&1) || complain "mandoc -T lint: $said"
     done
+    said=$(tools/manual --check) || complain "$said"
 elif command -v man >/dev/null && command -v groff >/dev/null; then
     for page in man/*.[1-8]; do
         said=$(MANWIDTH=80 man --warnings=all -E UTF-8 -l "$page" 2>&1 >/dev/null) || complain "$page does not format"
