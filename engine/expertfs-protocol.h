@@ -20,7 +20,7 @@
  * first answer that names the window of a full expert carries its descriptor; the windows of coded experts are sent
  * before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this protocol.
  */
-#define EFS_EXPORT_VERSION 8u
+#define EFS_EXPORT_VERSION 9u
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are less than this */
 #define EFS_EXPORT_NOTIFY UINT32_MAX      /* in place of a tag: the client uses the expert, which it holds already */

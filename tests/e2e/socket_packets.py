@@ -9,7 +9,7 @@ import struct
 ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, KEEP, ROOM = range(1, 16)
 NOTIFY, WITH_LAYOUT, MORE = 0xFFFFFFFF, 1 << 31, 1 << 31
 FULL, AS_CODED, ANY = range(3)  # forms
-VERSION = 8
+VERSION = 9
 
 
 def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None, form=FULL):
