@@ -17,6 +17,9 @@ extern "C" {
  * returns -ECANCELED and leaves no files. */
 typedef bool efs_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase);
 
+struct stat;
+struct efs_pack_report;
+
 /* ---- packing ------------------------------------------------------------------------------------------------ */
 
 enum efs_codec_choice { EFS_CHOOSE_AUTO, EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4, EFS_CHOOSE_RAW };
@@ -38,6 +41,10 @@ struct efs_pack_options {
      * first group is the layer; its second one the expert, without which the first dimension counts experts. -EINVAL:
      * it is not one, or finds none. */
     const char *experts;
+    /* NULL, or called at the end of a successful efs_pack() for each file of the store that was the same one all the
+     * time, by what fstat(2) said before its bytes were read. */
+    void (*packed)(void *arg, const struct efs_pack_report *report, uint32_t file, const struct stat *st);
+    void *packed_arg;
 };
 
 /* One row of the final table: all tensors of a dtype in a class ("expert", "dense", "other"). */
@@ -52,7 +59,7 @@ struct efs_pack_row {
 
 #define EFS_PACK_ROWS 96
 struct efs_pack_report {
-    uint64_t source_bytes, store_bytes, files, experts, tensors;
+    uint64_t source_bytes, store_bytes, files, experts, tensors, content_hash;
     double seconds;
     char family[64];    /* the model's architecture, or how its experts are named */
     char warning[1024]; /* "" or lines for the user: no experts were found */

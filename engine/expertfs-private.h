@@ -171,8 +171,9 @@ errint_t efs_same_bytes(const struct efs_store *store, uint32_t file, uint64_t o
 /*
  * Results of efs_same_bytes() that are kept in the state directory, so that a file is read only once. They hold for the
  * file's device, inode, size and times. efs_same_known(): 1: the same, -ESTALE: they differ, 0: not known.
- * efs_same_remember() records a result; it does nothing if the file changed less than two seconds ago, because a later
- * change could leave the same times. Errors are ignored: the range is compared again. Any thread; block.
+ * efs_same_remember() records a result for the st_* that the file had at `seen`, a time of CLOCK_REALTIME before its
+ * bytes were read; it does nothing if the file had changed less than two seconds before, because a later change could
+ * leave the same times. Errors are ignored: the range is compared again. Any thread; block.
  */
 struct efs_same_range {
     uint32_t file; /* of the store */
@@ -180,10 +181,8 @@ struct efs_same_range {
 };
 struct stat;
 int efs_same_known(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range);
-void efs_same_remember(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range, bool same);
-/* Records that the files of src are those of the store that was packed from it; not files that changed since `start`,
- * a time of CLOCK_REALTIME before packing. */
-void efs_same_remember_packed(const char *src, const char *store_path, const struct timespec *start);
+void efs_same_remember(uint64_t content_hash, const struct stat *st, const struct timespec *seen,
+                       const struct efs_same_range *range, bool same);
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 

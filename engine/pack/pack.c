@@ -72,6 +72,16 @@ static bool pack_progress(const struct efs_pack_options *options, uint64_t done,
     return options->progress && options->progress(options->progress_arg, done, total, phase);
 }
 
+/* Reports the files that were the same ones from before their bytes were read to the end. */
+static void report_packed(const struct job *j, const struct efs_pack_report *report)
+{
+    for (uint32_t f = 0; j->options->packed && f < j->plan.file_count; f++) {
+        const struct stat *st = efs_pack_source_untouched(j->source, f);
+        if (st)
+            j->options->packed(j->options->packed_arg, report, f, st);
+    }
+}
+
 static errint_t pack(struct job *j, const char *out, struct efs_pack_report *report, struct efs_error *err)
 {
     const struct efs_pack_options *options = j->options;
@@ -103,7 +113,11 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
         rc = efs_pack_verify_renumbered(&j->plan, j->source, err);
     if (rc == 0 && pack_progress(options, total, total, "naming"))
         rc = efs_fail(err, -ECANCELED, "interrupted");
-    return rc == 0 ? efs_store_writer_commit(&j->writer, err) : rc;
+    if (rc == 0)
+        rc = efs_store_writer_commit(&j->writer, err);
+    if (rc == 0)
+        report_packed(j, report);
+    return rc;
 }
 
 errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,

@@ -112,6 +112,9 @@ void efs_pack_source_skip(struct efs_pack_source *source, uint32_t file, uint64_
 errint_t efs_pack_source_unchanged(struct efs_pack_source *source, struct efs_error *err);
 /* Whether efs_pack_source_unchanged() found a different inode number: the file may have been replaced. */
 bool efs_pack_source_renumbered(const struct efs_pack_source *source, uint32_t file);
+/* What fstat(2) said of a file at efs_pack_source_open(); NULL: it was not the same file all the time since, by inode
+ * and times. */
+const struct stat *efs_pack_source_untouched(const struct efs_pack_source *source, uint32_t file);
 /* Returns -ESTALE, with the message in err. */
 errint_t efs_pack_source_changed(const struct efs_pack_source *source, uint32_t file, struct efs_error *err);
 /* Whether the file with this device and inode is one of the sources. */
@@ -255,7 +258,7 @@ struct efs_pack_tables {
 };
 void efs_pack_tables(const struct efs_pack_plan *plan, const char *report_json, uint64_t begin,
                      struct efs_pack_tables *tables);
-/* Appends the tables and finishes the file; sets report's store_bytes. */
+/* Appends the tables and finishes the file; sets report's store_bytes and content_hash. */
 errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_writer *writer,
                         struct efs_pack_report *report, struct efs_error *err);
 /* Decodes every shard of the written store and compares it with its source. -EUCLEAN: they differ. */

@@ -351,5 +351,6 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
     if (rc < 0)
         return rc;
     report->store_bytes = tables.sb.store_bytes;
+    report->content_hash = tables.sb.content_hash;
     return efs_store_writer_finish(writer, &tables.sb, err);
 }

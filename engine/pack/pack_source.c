@@ -24,12 +24,13 @@ struct source_file {
     uint64_t left_bytes;     /* not yet read */
     struct stat opened_stat; /* fstat(2) at efs_pack_source_open() */
     bool renumbered;         /* its inode number changed since efs_pack_source_open() */
+    bool touched;            /* so did that, or the time of the last change of its inode */
 };
 
 struct efs_pack_source {
     const struct efs_catalog *catalog;
     int root;
-    pthread_mutex_t lock; /* guards files' fd, cached_fd, direct, users, left_bytes */
+    pthread_mutex_t lock; /* guards files' fd, cached_fd, direct, users, left_bytes, touched */
     struct source_file files[];
 };
 
@@ -104,6 +105,19 @@ static bool source_unchanged(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
+static bool same_inode(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+/* As source_unchanged(), of a file that was opened or looked up again. Also sets touched. */
+static bool source_same(struct source_file *f, const struct stat *now)
+{
+    f->touched |= !same_inode(now, &f->opened_stat) || now->st_ctim.tv_sec != f->opened_stat.st_ctim.tv_sec ||
+                  now->st_ctim.tv_nsec != f->opened_stat.st_ctim.tv_nsec;
+    return source_unchanged(now, &f->opened_stat);
+}
+
 errint_t efs_pack_source_open(const struct efs_catalog *catalog, struct efs_pack_source **out, struct efs_error *err)
 {
     *out = NULL;
@@ -163,10 +177,9 @@ errint_t efs_pack_source_unchanged(struct efs_pack_source *s, struct efs_error *
         errint_t rc = source_check(s, f, false, &now, err);
         if (rc < 0)
             return rc;
-        const struct stat *opened_stat = &s->files[f].opened_stat;
-        if (!source_unchanged(&now, opened_stat))
+        if (!source_same(&s->files[f], &now))
             return efs_pack_source_changed(s, f, err);
-        s->files[f].renumbered = now.st_ino != opened_stat->st_ino || now.st_dev != opened_stat->st_dev;
+        s->files[f].renumbered = !same_inode(&now, &s->files[f].opened_stat);
     }
     return 0;
 }
@@ -174,6 +187,11 @@ errint_t efs_pack_source_unchanged(struct efs_pack_source *s, struct efs_error *
 bool efs_pack_source_renumbered(const struct efs_pack_source *s, uint32_t file)
 {
     return s->files[file].renumbered;
+}
+
+const struct stat *efs_pack_source_untouched(const struct efs_pack_source *s, uint32_t file)
+{
+    return s->files[file].touched ? NULL : &s->files[file].opened_stat;
 }
 
 bool efs_pack_source_has(const struct efs_pack_source *s, dev_t device, ino_t inode)
@@ -215,7 +233,7 @@ static errint_t source_acquire(struct efs_pack_source *s, uint32_t file, size_t 
             f->direct = false;
             f->fd = open_file(s, file, 0, &now);
         }
-        if (f->fd >= 0 && !source_unchanged(&now, &f->opened_stat)) {
+        if (f->fd >= 0 && !source_same(f, &now)) {
             efs_sys_close(f->fd);
             f->fd = -ESTALE;
         }
@@ -227,7 +245,7 @@ static errint_t source_acquire(struct efs_pack_source *s, uint32_t file, size_t 
     if (rc == 0 && f->direct && bytes < DIRECT_MIN_READ && f->cached_fd < 0) {
         struct stat now;
         int cached = open_file(s, file, 0, &now);
-        if (cached >= 0 && !source_unchanged(&now, &f->opened_stat))
+        if (cached >= 0 && !source_same(f, &now))
             efs_sys_close(cached); /* reading fd reports it */
         else if (cached >= 0)
             f->cached_fd = cached;

@@ -86,19 +86,18 @@ int efs_same_known(uint64_t content_hash, const struct stat *st, const struct ef
     return known;
 }
 
-static bool settled(const struct stat *st)
+static bool settled(const struct stat *st, const struct timespec *seen)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return st->st_ctim.tv_sec + SETTLED_SECONDS < now.tv_sec && st->st_mtim.tv_sec + SETTLED_SECONDS < now.tv_sec;
+    return st->st_ctim.tv_sec + SETTLED_SECONDS < seen->tv_sec && st->st_mtim.tv_sec + SETTLED_SECONDS < seen->tv_sec;
 }
 
-void efs_same_remember(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range, bool same)
+void efs_same_remember(uint64_t content_hash, const struct stat *st, const struct timespec *seen,
+                       const struct efs_same_range *range, bool same)
 {
     char path[EFS_STATE_PATH_BYTES], line[512];
     const struct row row = row_of(st, range, same);
     struct stat now;
-    if (!settled(st) || efs_state_path("same", content_hash, "txt", path, sizeof(path), NULL) < 0)
+    if (!settled(st, seen) || efs_state_path("same", content_hash, "txt", path, sizeof(path), NULL) < 0)
         return;
     const int n = snprintf(line, sizeof(line),
                            "%s %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu32 " %" PRIu64
@@ -114,37 +113,4 @@ void efs_same_remember(uint64_t content_hash, const struct stat *st, const struc
         (void)efs_state_save(path, line, (size_t)n, NULL); /* also makes the directory */
     if (fd >= 0)
         efs_sys_close(fd);
-}
-
-static bool is_before(const struct timespec *a, const struct timespec *b)
-{
-    return a->tv_sec < b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec < b->tv_nsec);
-}
-
-/* src: a folder, or one of the files in the folder that the store's paths are relative to. */
-static void remember_file(const struct efs_store *store, uint32_t number, const char *src, bool folder,
-                          const struct timespec *start)
-{
-    const struct efs_disk_file *f = &store->files[number];
-    const char *name = strrchr(src, '/');
-    const int above = folder ? (int)strlen(src) : name ? (int)(name - src) : 1;
-    char path[EFS_STATE_PATH_BYTES];
-    struct stat st;
-    const int n = snprintf(path, sizeof(path), "%.*s/%.*s", above, folder || name ? src : ".", (int)f->path_bytes,
-                           store->strings + f->path_offset);
-    if (n < 0 || (size_t)n >= sizeof(path) || stat(path, &st) < 0 || !S_ISREG(st.st_mode) ||
-        (uint64_t)st.st_size != f->bytes || !is_before(&st.st_mtim, start) || !is_before(&st.st_ctim, start))
-        return;
-    efs_same_remember(store->sb.content_hash, &st, &(struct efs_same_range){.file = number, .bytes = f->bytes}, true);
-}
-
-void efs_same_remember_packed(const char *src, const char *store_path, const struct timespec *start)
-{
-    struct efs_store *store;
-    struct stat st;
-    if (stat(src, &st) < 0 || efs_store_open_file(store_path, &store, NULL) < 0)
-        return;
-    for (uint32_t f = 0; f < store->file_count; f++)
-        remember_file(store, f, src, S_ISDIR(st.st_mode), start);
-    efs_store_close(store);
 }

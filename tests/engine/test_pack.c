@@ -480,6 +480,81 @@ TEST(another_inode_number)
         }
 }
 
+struct packed {
+    char link[420], other[420]; /* at the phase "syncing" the link is made to lead to the other folder */
+    uint64_t content_hash;
+    unsigned files;
+    ino_t inodes[8];
+};
+
+static void packed(void *arg, const struct efs_pack_report *of, uint32_t file, const struct stat *st)
+{
+    struct packed *p = arg;
+    p->content_hash = of->content_hash;
+    p->files++;
+    p->inodes[file] = st->st_ino;
+}
+
+static bool lead_elsewhere(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase)
+{
+    const struct packed *p = arg;
+    (void)done_bytes, (void)total_bytes;
+    if (strcmp(phase, "syncing") == 0) {
+        assert_int_equal(unlink(p->link), 0);
+        assert_int_equal(symlink(p->other, p->link), 0);
+    }
+    return false;
+}
+
+/* The files that were packed are reported, not those to which their paths lead at the end. */
+TEST(reports_packed_files)
+{
+    struct fixture f, other;
+    struct efs_error err;
+    struct packed p = {.files = 0};
+    struct stat st;
+    char path[420];
+    fixture_begin(&f);
+    fixture_moe(&f, 1, 4, 64, 256);
+    fixture_begin(&other);
+    fixture_moe(&other, 1, 4, 64, 256);
+    snprintf(p.link, sizeof(p.link), "%s/link", f.directory);
+    snprintf(p.other, sizeof(p.other), "%s", other.source);
+    assert_int_equal(symlink(f.source, p.link), 0);
+    const struct efs_pack_options options = {
+        .progress = lead_elsewhere, .progress_arg = &p, .packed = packed, .packed_arg = &p};
+    assert_int_equal(efs_pack(p.link, f.store, &options, &report, &err), 0);
+    struct efs_store *store = open_store(f.store);
+    assert_int_equal(p.files, store->file_count);
+    assert_int_equal(p.content_hash, store->sb.content_hash);
+    for (uint32_t i = 0; i < store->file_count; i++) {
+        snprintf(path, sizeof(path), "%s/%.*s", f.source, (int)store->files[i].path_bytes,
+                 store->strings + store->files[i].path_offset);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(p.inodes[i], st.st_ino);
+    }
+    efs_store_close(store);
+    fixture_end(&other);
+    fixture_end(&f);
+}
+
+/* A file that was replaced by another inode while it was packed is not reported, even if its bytes are the same. */
+TEST(reports_no_replaced_file)
+{
+    struct fixture f;
+    struct efs_error err;
+    struct packed p = {.files = 0};
+    struct meddle m = {.phase = "syncing"};
+    const struct efs_pack_options options = {
+        .progress = replace, .progress_arg = &m, .packed = packed, .packed_arg = &p};
+    fixture_begin(&f);
+    fixture_moe(&f, 1, 4, 64, 256);
+    snprintf(m.path, sizeof(m.path), "%s/model.safetensors", f.source);
+    assert_int_equal(efs_pack(f.source, f.store, &options, &report, &err), 0);
+    assert_int_equal(p.files, report.files - 1);
+    fixture_end(&f);
+}
+
 TEST(failures_leave_no_files)
 {
     static const char *const phases[] = {"syncing", "naming"};

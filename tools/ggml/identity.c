@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define ROWS_MAX 65536u /* of .expertfs/tensors */
@@ -126,8 +127,10 @@ static errint_t same_range(const struct efs_store *store, const struct efsg_file
                            const struct efs_same_range *range, uint32_t parts)
 {
     struct efs_store_info info;
+    struct timespec seen;
     struct stat st;
     efs_store_info(store, &info);
+    clock_gettime(CLOCK_REALTIME, &seen);
     int fd = efsg_file_open(file, O_DIRECT, &st);
     if (fd == -EINVAL)
         fd = efsg_file_open(file, 0, &st);
@@ -146,7 +149,7 @@ static errint_t same_range(const struct efs_store *store, const struct efsg_file
             (void)posix_fadvise(fd, (off_t)range->fd_offset, (off_t)range->bytes, POSIX_FADV_DONTNEED);
         }
         if (!info.in_place && (rc == 0 || rc == -ESTALE))
-            efs_same_remember(info.content_hash, &st, range, rc == 0);
+            efs_same_remember(info.content_hash, &st, &seen, range, rc == 0);
     }
     close(fd);
     return rc;

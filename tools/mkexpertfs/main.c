@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -173,6 +174,13 @@ static void note_small_gain(const char *src)
             src, 100 * saved, src);
 }
 
+/* start: when the program began. */
+static void remember_packed(void *start, const struct efs_pack_report *report, uint32_t file, const struct stat *st)
+{
+    const struct efs_same_range all = {.file = file, .bytes = (uint64_t)st->st_size};
+    efs_same_remember(report->content_hash, st, start, &all, true);
+}
+
 int main(int argc, char **argv)
 {
     struct arguments a = {.options = {.weights = true}};
@@ -189,6 +197,8 @@ int main(int argc, char **argv)
     bool done = true;
     struct timespec start;
     clock_gettime(CLOCK_REALTIME, &start);
+    a.options.packed = remember_packed;
+    a.options.packed_arg = &start;
     errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? tools_reclaim_unfinished(a.src, a.out, &err) : 0;
     if (rc == 0 && a.reclaim.mode <= RECLAIM_BEGIN)
         rc = refuse_mount(a.src, &err);
@@ -202,8 +212,6 @@ int main(int argc, char **argv)
         return report_failure(&a, rc, &err);
     if (!done)
         return EXIT_SUCCESS;
-    if (a.reclaim.mode == RECLAIM_NONE)
-        efs_same_remember_packed(a.src, a.out, &start);
     if (report.warning[0])
         fprintf(stderr, "mkexpertfs: warning: %s: %s\n", a.src ? a.src : a.out, report.warning);
     for (const char *line = report.notice; *line && !a.quiet; line += strspn(line, "\n")) {
