@@ -45,8 +45,10 @@ bool efs_machine_sample(struct efs_machine *m, uint64_t now_ns)
     if (!pressure_total(m->io, &total[0]) || !pressure_total(m->cpu, &total[1])) {
         m->at_ns = m->free_ns = 0;
         m->known = false;
+        m->missing = true;
         return false;
     }
+    m->missing = false;
     for (unsigned i = 0; i < 2 && m->at_ns && passed_ns; i++) {
         share[i] = total[i] > m->total[i] ? 1000 * (double)(total[i] - m->total[i]) / (double)passed_ns : 0;
         share[i] = share[i] > 1 ? 1 : share[i];

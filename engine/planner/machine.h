@@ -25,6 +25,7 @@ struct efs_machine {
     uint64_t at_ns;    /* time of the last sample; 0: none */
     uint64_t free_ns;  /* warm reads may run until this time; 0: they pause */
     bool known;        /* share is of a sample */
+    bool missing;      /* the kernel has no such files, or they have another text */
     double share[2];   /* of the last sample without warm reads, or that ended them */
 };
 

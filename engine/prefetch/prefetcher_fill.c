@@ -68,7 +68,7 @@ static uint32_t fill_next(struct efs *fs)
     return EFS_NONE;
 }
 
-enum fill_state { FILL_OFF, FILL_LATER, FILL_TOO_LARGE, FILL_DONE, FILL_UNKNOWN, FILL_BUSY, FILL_ON };
+enum fill_state { FILL_OFF, FILL_LATER, FILL_TOO_LARGE, FILL_DONE, FILL_UNKNOWN, FILL_SAMPLES, FILL_BUSY, FILL_ON };
 
 /* Has the machine sampled while there is something to fill. */
 static enum fill_state fill_state(struct efs *fs)
@@ -88,7 +88,8 @@ static enum fill_state fill_state(struct efs *fs)
     bool idle = efs_plan_thread_machine_idle(fs, watch);
     if (!watch || idle)
         return state;
-    return efs_plan_thread_machine(fs)->known ? FILL_BUSY : FILL_UNKNOWN;
+    const struct efs_machine *machine = efs_plan_thread_machine(fs);
+    return machine->known ? FILL_BUSY : machine->missing ? FILL_UNKNOWN : FILL_SAMPLES;
 }
 
 /* After an error, which was logged, filling stops until the number of planned segments changes. */
@@ -125,6 +126,7 @@ void efs_prefetcher_print_fill(struct efs *fs, FILE *out)
                                         [FILL_TOO_LARGE] = "off: the plan has no room for all experts, coded",
                                         [FILL_DONE] = "done",
                                         [FILL_UNKNOWN] = "waits: the kernel does not report how busy the machine is",
+                                        [FILL_SAMPLES] = "waits for a sample of how busy the machine is",
                                         [FILL_BUSY] = "waits: the machine is busy",
                                         [FILL_ON] = "reads"};
     const struct efs_machine *machine = efs_plan_thread_machine(fs);

@@ -71,7 +71,10 @@ mount.unmount()
 print("-- an idle machine")
 stall(0)
 mount = Mount(store, "nostate,budget=1G")
-check("all experts are read", state_is(mount, "done") and mount.count("warmed_extents") > 0, mount.control("predict"))
+states = set()
+check("all experts are read", wait_until(lambda: states.add(mount.fields("predict")["warm_state"]) or "done" in states) and
+      mount.count("warmed_extents") > 0, mount.control("predict"))
+check("before the first sample it is not said that the kernel has none", MISSING not in states, states)
 told = run(program("expertctl"), "status", mount.path).stdout
 check("status says so", re.search(r"^warm +done$", told, re.M), told)
 mount.check_budget()

@@ -75,7 +75,7 @@ static bool sample(unsigned io, unsigned cpu)
 TEST_WITH(idle_and_busy, setup, teardown)
 {
     assert_false(sample(0, 0)); /* nothing to compare it with */
-    assert_false(machine.known);
+    assert_false(machine.known || machine.missing);
     assert_false(sample(6, 0));
     assert_true(machine.known && machine.share[0] > 0.059 && machine.share[0] < 0.061 && machine.share[1] == 0);
     assert_false(sample(0, 26));
@@ -147,12 +147,16 @@ TEST_WITH(not_known, setup, teardown)
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         write_text("io", texts[i]);
         assert_false(efs_machine_sample(&machine, now_ns += HALF * 1000));
-        assert_false(machine.known);
+        assert_true(machine.missing && !machine.known);
     }
+    write_stalls();
+    efs_machine_sample(&machine, now_ns += HALF * 1000);
+    assert_false(machine.missing);
     efs_machine_close(&machine);
     setenv("EXPERTFS_PRESSURE", "/nonexistent", 1);
     efs_machine_open(&machine);
     assert_false(efs_machine_sample(&machine, now_ns));
+    assert_true(machine.missing);
 }
 
 TEST_MAIN(NULL, NULL)

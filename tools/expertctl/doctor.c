@@ -189,8 +189,8 @@ static void doctor_mount_errors(struct doctor *d, const char *path, const char *
     unsigned long long damaged = tools_line_number(stat, "chunks_damaged"),
                        failed = tools_line_number(stat, "disk_errors");
     if (damaged)
-        report(d, WRONG, "errors", "%s: %llu damaged chunks were read: `expertctl verify %s` names them", path, damaged,
-               store);
+        report(d, WRONG, "errors", "%s: damaged chunks were read %llu time%s: `expertctl verify %s` names them", path,
+               damaged, damaged > 1 ? "s" : "", store);
     if (failed)
         report(d, WRONG, "errors", "%s: %llu reads of the store failed: see the log, and dmesg(1) for its disk", path,
                failed);

@@ -26,7 +26,8 @@ if __name__ == "__main__" and HAS_NUMPY and sys.executable != f"{VENV}/bin/pytho
 try:
     import numpy as np
 except ImportError:
-    sys.exit("mkmodel: numpy is missing\nhint: `apt install python3-numpy`, or tools/setup-python in the sources")
+    SETUP = os.path.abspath(f"{VENV}/../../tools/setup-python")
+    sys.exit("mkmodel: numpy is missing\nhint: `apt install python3-numpy`" + (", or tools/setup-python" if os.path.exists(SETUP) else ""))
 
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1}
 # A tensor in a file: parts are the tensors of the family that it contains, concatenated. precision: values are rounded
@@ -443,7 +444,7 @@ def arguments():
     add = parser.add_argument
     add("out", metavar="OUT_DIR", help="a new or an empty directory")
     add("-F", "--family", choices=FAMILIES, metavar="NAME", help=", ".join(FAMILIES))
-    add("--preset", choices=PRESETS, metavar="NAME", help="family and sizes at once; other options go before")
+    add("--preset", choices=PRESETS, metavar="NAME", help="family and sizes at once; other options take precedence")
     add("--format", choices=("safetensors", "gguf"), default="safetensors", help="gguf: mixtral, qwen3-moe")
     add("--dtype", choices=("bf16", "f16", "f32", "fp8"), default="bf16",
         help="fp8: 128x128 block scales, qwen3-moe, deepseek-v2")
