@@ -397,6 +397,12 @@ for what, script, status, says in (("Ctrl-C", "kill -INT $PPID; exit 130", 130, 
     result = run(f"{other}/expertctl", "up", fresh, "--", "true", "{}", env={**os.environ, "EXPERTFS_BUDGET": "64M"})
     check(f"{what}, with a program", result.returncode == (130 if status == 130 else 125) and files_below(DATA) == before, result)
 os.remove(f"{other}/mkexpertfs")
+shutil.copy(program("expertfs"), f"{other}/expertfs")
+for what, given, noted in (("a GGUF model", make_store(gguf), True), ("safetensors", store, False)):
+    result = run(f"{other}/expertctl", "up", "-o", "budget=64M", given, "--", "true", "{}")
+    check(f"{what} without the backend: note {noted}", result.returncode == 0 and
+          ("libggml-expertfs.so is not installed: llama.cpp reads experts from the mount's files\nhint: expertfs-ggml(7)" in result.stderr) == noted and
+          ("libggml" in result.stderr) == noted, result)
 
 print("-- a user without privileges")
 for name in ("expertfs", "mkexpertfs"):
@@ -503,6 +509,8 @@ before = stores()
 for given, says in ((filled, "not empty\nhint: -o nonempty"), (f"{filled}/file", "Not a directory"), (f"{filled}/file/below", "Not a directory")):
     refused(given, 1, says, "up", unpacked, given)
     check("nothing was packed", "packing" not in ctl("up", unpacked, given).stderr and stores() == before)
+refused("the model's own folder, by --store", 1, "not packed: the directory is not empty\nhint: name a mount point: `expertctl up MODEL MNT`",
+        "up", "--store", os.path.dirname(unpacked), unpacked)
 if os.geteuid() == 0:
     hung = scratch("hung")
     up("on another mount point", store, hung)

@@ -137,6 +137,9 @@ errint_t ctl_place_make(const struct ctl_model *model, const char *given, const 
     }
     for (int tries = 0; rc == 0 && place->above < 0 && tries < 2; tries++) {
         rc = place_make(place, nonempty, err);
+        if (rc == -ENOTEMPTY && !given)
+            rc = efs_fail(err, rc, "%s: the directory is not empty\nhint: name a mount point: `expertctl up MODEL MNT`",
+                          place->path);
         if (rc == 0)
             place->above = ctl_above_lock(place->path, LOCK_SH);
         if (rc == 0 && access(place->path, F_OK) == 0)

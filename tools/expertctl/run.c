@@ -153,6 +153,16 @@ static void environment_backend(const char *plugin)
     setenv("GGML_BACKEND_PATH", plugin, 0);
 }
 
+/* Whether llama.cpp could run the model. */
+static bool has_gguf(const char *root)
+{
+    struct ctl_gguf_models models;
+    struct efs_error err;
+    bool has = ctl_gguf_models(root, NULL, NULL, &models, &err) == 0 && models.count > 0;
+    ctl_gguf_models_free(&models);
+    return has;
+}
+
 static errint_t run_environment(const struct run *r, struct efs_error *err)
 {
     const bool mounted = r->way >= WAY_MOUNT;
@@ -169,9 +179,9 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
         return efs_fail(err, -ENOENT,
                         PLUGIN ": not installed; it opens the store in the program\nhint: write {}/NAME in an argument "
                                "to mount the store instead, or install the backend: expertfs-ggml(7)");
-    else
-        fprintf(stderr,
-                "expertctl: note: " PLUGIN " is not installed: llama.cpp reads experts from the mount's files\n");
+    else if (has_gguf(r->root))
+        fprintf(stderr, "expertctl: note: " PLUGIN " is not installed: llama.cpp reads experts from the mount's files\n"
+                        "hint: expertfs-ggml(7) says how to install it\n");
     if (r->given->options) /* they may set the memory for experts */
         setenv("EXPERTFS_BUDGET", "auto", 0);
     setenv(mounted ? "EXPERTFS_MOUNT" : "EXPERTFS_STORE", mounted ? r->root : r->given->source, 1);
