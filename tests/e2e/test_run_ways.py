@@ -41,6 +41,12 @@ for what, model in (("a GGUF file", gguf), ("a folder", folder)):
 check("nothing is packed for it", files_of_stores() == [], files_of_stores())
 result = ran(gguf, "--", "sh", "-c", PRINT, gguf, "-")
 check("its name in the arguments: the same", way(result) == ("", "", False, [gguf, "-"]), result)
+split = scratch("split")
+os.makedirs(split)
+for part in (1, 2):
+    os.link(gguf, f"{split}/model-0000{part}-of-00002.gguf")
+result = ran(f"{split}/model-00002-of-00002.gguf", "--", "sh", "-c", PRINT, "{gguf}", "{}")
+check("the second part of a split model: llama.cpp is given the first", way(result)[3] == [f"{split}/model-00001-of-00002.gguf", split], result)
 plain = make_model("plain", *NARROW)
 check("safetensors that fit", way(ran(plain, "--", "sh", "-c", PRINT, "{}", "-")) == ("", "", False, [plain, "-"]))
 

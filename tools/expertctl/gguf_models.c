@@ -8,6 +8,7 @@
 #include <fts.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void ctl_gguf_models_free(struct ctl_gguf_models *models)
 {
@@ -28,6 +29,20 @@ static const char *part_number(const char *path)
 bool ctl_gguf_is_split(const char *path)
 {
     return part_number(path) != NULL;
+}
+
+void ctl_gguf_first_part(char *path)
+{
+    static const char first[] = "00001";
+    char given[sizeof(first)] = "";
+    const char *at = part_number(path);
+    char *number = at ? path + (at - path) : NULL;
+    if (!number)
+        return;
+    memcpy(given, number, strlen(first));
+    memcpy(number, first, strlen(first));
+    if (access(path, F_OK) < 0)
+        memcpy(number, given, strlen(first));
 }
 
 /* Whether llama.cpp can be given the file: not the second or a later part of a split model. */

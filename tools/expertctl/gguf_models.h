@@ -22,5 +22,7 @@ errint_t ctl_gguf_models(const char *folder, ctl_gguf_fits_fn *fits, const char 
 void ctl_gguf_models_free(struct ctl_gguf_models *models);
 /* Whether the name is that of a part of a split model. */
 bool ctl_gguf_is_split(const char *path);
+/* Changes the path of a part of a split model to that of its first part, which llama.cpp is given, if there is one. */
+void ctl_gguf_first_part(char *path);
 
 #endif

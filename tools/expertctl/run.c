@@ -59,6 +59,7 @@ static errint_t gguf_find(struct run *r, struct efs_error *err)
     char names[400] = "";
     if (r->way <= WAY_STORE && stat(r->given->plain, &st) == 0 && S_ISREG(st.st_mode)) {
         snprintf(r->gguf, sizeof(r->gguf), "%s", r->given->plain);
+        ctl_gguf_first_part(r->gguf);
         return 0;
     }
     errint_t rc = ctl_gguf_models(r->root, NULL, NULL, &models, err);
