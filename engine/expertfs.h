@@ -377,6 +377,7 @@ EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t r
     X(memory_short, counter, "",                                                                                       \
       "times that the cgroup or the machine left less of the budget than before, or none of what was wanted of it")    \
     X(evictions_f, counter, "", "experts dropped from the full pool")                                                  \
+    X(evictions_first, counter, "", "of evictions_c, extents that were used up, so that the pool need not grow")       \
     X(budget_bytes, gauge, "bytes", "the budget")                                                                      \
     X(fixed_bytes, gauge, "bytes", "held by index, tables, buffers and thread stacks")                                 \
     X(chunk_pool_bytes, gauge, "bytes", "held by the chunk pool")                                                      \

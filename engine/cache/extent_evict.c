@@ -80,6 +80,7 @@ static enum efs_evicted evict_rank(struct efs *fs, enum efs_victim rank)
         if (x->refs == 0 && extent_has_rank(fs, i, rank)) {
             extent_evict(fs, i, x->list == EFS_LIST_PROTECTED ? x->resident : efs_extent_evictable(x));
             efs_count(&fs->stats, evictions_c, 1);
+            efs_count(&fs->stats, evictions_first, rank == EFS_VICTIM_FIRST);
             return EFS_EVICTED_ONE;
         }
         result = EFS_EVICTED_IN_USE;

@@ -333,7 +333,7 @@ print("-- warmup")
 store, mount = up("for warmup", model)
 result = ctl("warmup", mount)
 check("warmup: all files", result.returncode == 0 and re.fullmatch(
-      rf"{mount}: (.*) of \1 in {len(files_below(model))} files, (\d+) of \2 experts are in memory, .* read from the store\n", result.stdout), result)
+      rf"{mount}: (.*) of \1 in {len(files_below(model))} files, the daemon holds (\d+) of \2 experts, .* read from the store\n", result.stdout), result)
 told = json.loads(ctl("warmup", "--json", mount, "config.json", f"{mount}/experts/L00").stdout)
 check("warmup of a file and a folder", told["files"] == 1 + len(os.listdir(f"{mount}/experts/L00")) and
       told["read_bytes"] == told["bytes"] and not told["budget_full"], told)
@@ -348,7 +348,7 @@ for arguments, says in (((mount, "nothing"), "nothing: No such file"), ((mount, 
 down("for warmup", mount)
 wide, small = make_store(make_model("wide", *WIDE)), scratch("small budget")
 up("a small budget", wide, small, "-o", "budget=40M")
-told = json.loads(ctl("warmup", "--json", small).stdout)
+told = json.loads(ctl("warmup", "--json", small, "experts").stdout)
 check("warmup stops when the budget is full", told["budget_full"] and told["read_bytes"] < told["bytes"], told)
 table = [line.split() for line in open(f"{small}/.expertfs/experts").read().splitlines()]
 state = table[0].index("state")

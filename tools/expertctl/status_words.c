@@ -107,8 +107,8 @@ static void find_faults(const char *root, const struct ctl_sample *s, const char
     bool there = stat(store, &st) == 0, other = there && (st.st_dev != tools_line_number(s->config, "store_device") ||
                                                           st.st_ino != tools_line_number(s->config, "store_inode"));
     if (damaged)
-        problem(p, "damaged chunks were read %llu time%s: `expertctl verify %s` names them", damaged, damaged > 1 ? "s" : "",
-                store);
+        problem(p, "damaged chunks were read %llu time%s: `expertctl verify %s` names them", damaged,
+                damaged > 1 ? "s" : "", store);
     if (errors(&all) > 0 && !damaged)
         problem(p, "%.0f reads failed: `expertctl log %s` says why", errors(&all), root);
     if (other && !ctl_is_checkpoint(store)) /* of files that are served in place the daemon reports changes */

@@ -182,7 +182,7 @@ static void read_block(struct warmup *w, struct block block, char *buffer)
         close(fd);
 }
 
-/* Bytes read from the store, and the number of evictions, since the mount. */
+/* Bytes read from the store, and the number of evictions for lack of memory, since the mount. */
 static void mount_counts(const char *root, uint64_t *disk_bytes, uint64_t *evictions)
 {
     struct efs_error ignored;
@@ -190,7 +190,8 @@ static void mount_counts(const char *root, uint64_t *disk_bytes, uint64_t *evict
     *disk_bytes = *evictions = 0;
     if (tools_control_read(root, "stat", &stat, &ignored) == 0) {
         *disk_bytes = tools_line_number(stat, "disk_bytes");
-        *evictions = tools_line_number(stat, "evictions_c") + tools_line_number(stat, "evictions_f");
+        uint64_t chunks = tools_line_number(stat, "evictions_c"), first = tools_line_number(stat, "evictions_first");
+        *evictions = (first < chunks ? chunks - first : 0) + tools_line_number(stat, "evictions_f");
     }
     free(stat);
 }
@@ -279,7 +280,7 @@ static int print_result(const struct arguments *a, const struct warmup *w, uint6
                tools_size_print(w->total_bytes, all, sizeof(all)),
                tools_count_print(w->file_count, "file", files, sizeof(files)));
     if (experts)
-        printf(", %zu of %zu experts are in memory", held, experts);
+        printf(", the daemon holds %zu of %zu experts", held, experts);
     printf(", %s read from the store\n", tools_size_print(disk, store, sizeof(store)));
     return CTL_OK;
 }
