@@ -175,6 +175,7 @@ errint_t efs_same_bytes(const struct efs_store *store, uint32_t file, uint64_t o
  * bytes were read; it does nothing if the file had changed less than two seconds before, because a later change could
  * leave the same times. Errors are ignored: the range is compared again. Any thread; block.
  */
+bool efs_same_lasts(int fd); /* whether a result for the file may be kept: false if its times may miss a change */
 struct efs_same_range {
     uint32_t file; /* of the store */
     uint64_t offset, bytes, fd_offset;

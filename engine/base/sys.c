@@ -8,6 +8,7 @@
 #include <liburing.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <numaif.h>
 #include <signal.h>
 #include <stdio.h>
@@ -157,6 +158,19 @@ int64_t efs_sys_filesystem(int fd)
     struct statfs st;
     int rc = (int)RETRY(fstatfs(fd, &st));
     return rc < 0 ? rc : (int64_t)(uint32_t)st.f_type; /* some magic numbers have bit 31 set */
+}
+
+bool efs_sys_has_change_time(int fd)
+{
+    const uint32_t zfs = 0x2fc12fc1, bcachefs = 0xca451a4e;
+    const uint32_t known[] = {
+        EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, NFS_SUPER_MAGIC, CEPH_SUPER_MAGIC, zfs,
+        bcachefs};
+    const int64_t type = efs_sys_filesystem(fd);
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (type == known[i])
+            return true;
+    return false;
 }
 
 int64_t efs_sys_seek_hole(int fd, uint64_t offset)

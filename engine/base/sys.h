@@ -50,6 +50,10 @@ int efs_sys_set_mtime(int fd, const struct timespec *mtime);
 int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes);
 /* Type of the file's file system: a magic number of linux/magic.h. */
 int64_t efs_sys_filesystem(int fd);
+/* Whether st_ctim of the file is known to change with its bytes. Not in a tmpfs, which ignores writes through mappings;
+ * not where it is a time that an image or a program has made up (squashfs, FUSE, an overlay of one), so that files of
+ * two images may share inode number and times, and their device number, too. */
+bool efs_sys_has_change_time(int fd);
 /* Offset of the first hole at or after offset; the end of the file if it has none. */
 int64_t efs_sys_seek_hole(int fd, uint64_t offset);
 /* Offset of the first data at or after offset; -ENXIO: there is none. */

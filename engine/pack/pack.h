@@ -113,7 +113,7 @@ errint_t efs_pack_source_unchanged(struct efs_pack_source *source, struct efs_er
 /* Whether efs_pack_source_unchanged() found a different inode number: the file may have been replaced. */
 bool efs_pack_source_renumbered(const struct efs_pack_source *source, uint32_t file);
 /* What fstat(2) said of a file at efs_pack_source_open(); NULL: it was not the same file all the time since, by inode
- * and times. */
+ * and times, or its times may miss a change. */
 const struct stat *efs_pack_source_untouched(const struct efs_pack_source *source, uint32_t file);
 /* Returns -ESTALE, with the message in err. */
 errint_t efs_pack_source_changed(const struct efs_pack_source *source, uint32_t file, struct efs_error *err);

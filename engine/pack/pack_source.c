@@ -24,7 +24,7 @@ struct source_file {
     uint64_t left_bytes;     /* not yet read */
     struct stat opened_stat; /* fstat(2) at efs_pack_source_open() */
     bool renumbered;         /* its inode number changed since efs_pack_source_open() */
-    bool touched;            /* so did that, or the time of the last change of its inode */
+    bool touched;            /* so did that, or the time of the last change of its inode, or this has no such time */
 };
 
 struct efs_pack_source {
@@ -82,13 +82,14 @@ static errint_t check_size(const struct efs_pack_source *s, uint32_t file, int f
 }
 
 /* Opens a file and closes it. first: also checks the size in the catalogue and check_size(). */
-static errint_t source_check(const struct efs_pack_source *s, uint32_t file, bool first, struct stat *st,
+static errint_t source_check(struct efs_pack_source *s, uint32_t file, bool first, struct stat *st,
                              struct efs_error *err)
 {
     int fd = open_file(s, file, 0, st);
     if (fd < 0)
         return fd == -ESTALE ? efs_pack_source_changed(s, file, err) : source_fail(s, file, fd, "open", err);
     errint_t rc = 0;
+    s->files[file].touched |= !efs_sys_has_change_time(fd);
     if (first && (uint64_t)st->st_size != s->catalog->files[file].bytes)
         rc = efs_pack_source_changed(s, file, err);
     else if (first)

@@ -27,6 +27,11 @@ struct row {
     struct efs_same_range range;
 };
 
+bool efs_same_lasts(int fd)
+{
+    return efs_sys_has_change_time(fd);
+}
+
 static uint64_t ns_of(const struct timespec *t)
 {
     return (uint64_t)t->tv_sec * UINT64_C(1000000000) + (uint64_t)t->tv_nsec;

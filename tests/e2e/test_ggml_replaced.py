@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mount is replaced at its path by one of another model of the same names and shapes, while a program maps a file of
 the former one: between mapping the file and asking the backend, and between that and the first row of a table. Inode
-numbers of both mounts are the same. Two file systems with files of one inode number and time are two models, too."""
+numbers of both mounts are the same. Two file systems with files of one inode number and time are two models, too, and a
+file whose times do not say that it changed."""
 from e2e import *
 from test_ggml import PLUGIN, PYTHON, client, need_plugin, plugin_environment, same
+from test_ggml_identity import reader
 from test_ggml_rows import CLIENT
 
 PROMPTS = ("--prompts", "7", "--no-repack")
@@ -59,9 +61,32 @@ def file_systems(first, other):
     files = [f"{place}/model.gguf" for place in places]
     check("both have one inode number", os.stat(files[0]).st_ino == os.stat(files[1]).st_ino)
     time.sleep(3.1)  # changed less than two seconds ago: nothing is remembered
-    check("llama.cpp by itself runs", client(files[0], *PROMPTS, plugin=None, name="plain").returncode == 0)
+    check("llama.cpp by itself runs the first", client(files[0], *PROMPTS, plugin=None, name="plain").returncode == 0)
     same("the first file system", client(files[0], *PROMPTS, store=files[0]), "out", "plain")
     same("the other one is named", client(files[0], *PROMPTS, store=files[1]), "out", "plain", taken=False)
+
+
+def written_through_mapping(model):
+    """A copy in a tmpfs is compared with the store, then changed through a mapping, which leaves its times there."""
+    folder = tempfile.mkdtemp(dir="/dev/shm", prefix="expertfs-e2e-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    store, copy, prompts = make_store(model), f"{folder}/model.gguf", ("--prompts", "7,40", "--no-repack")
+    shutil.copyfile(model, copy)
+    os.utime(copy, (1, 1))
+    time.sleep(3.1)
+    check("llama.cpp by itself runs the copy", client(copy, *prompts, plugin=None, name="plain").returncode == 0)
+    same("a copy in a tmpfs", client(copy, *prompts, store=store), "out", "plain")
+    offset, size, experts = reader(model)["blk.2.ffn_gate_exps.weight"]
+    before, row = os.stat(copy), 512 * 2
+    with open(copy, "r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
+        for expert in range(experts):
+            at = offset + expert * (size // experts)
+            pages[at:at + 2 * row] = pages[at + row:at + 2 * row] + pages[at:at + row]
+    note(f"its times stay: {os.stat(copy) == before}")
+    check("llama.cpp by itself runs the changed copy", client(copy, *prompts, plugin=None, name="plain").returncode == 0)
+    ours = client(copy, *prompts, store=store)
+    same("a copy changed through a mapping", ours, "out", "plain")
+    check("the changed tensor is left", re.findall(r"(\S+) is left to the processor", ours.stderr) == ["blk.2.ffn_gate_exps.weight"])
 
 
 def main():
@@ -83,7 +108,9 @@ def main():
     else:
         note("left out: a mount needs /dev/fuse, and root or fusermount3")
     shape = ("-F", "qwen3-moe", "-d", "512", "-i", "512", "-e", "16", "-l", "3", "--vocab", "500", "--format=gguf")
-    file_systems(*(os.path.join(make_model(f"model-{seed}", *shape, "--seed", seed), "model.gguf") for seed in ("1", "2")))
+    models = [os.path.join(make_model(f"model-{seed}", *shape, "--seed", seed), "model.gguf") for seed in ("1", "2")]
+    file_systems(*models)
+    written_through_mapping(models[0])
     done()
 
 

@@ -6,6 +6,7 @@
 #include "expertfs-private.h"
 #include "pack.h"
 #include "store.h"
+#include "sys.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -506,6 +507,15 @@ static bool lead_elsewhere(void *arg, uint64_t done_bytes, uint64_t total_bytes,
     return false;
 }
 
+/* Whether times say that a file changed, on the file system of the path. */
+static bool lasts(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool known = efs_sys_has_change_time(fd);
+    close(fd);
+    return known;
+}
+
 /* The files that were packed are reported, not those to which their paths lead at the end. */
 TEST(reports_packed_files)
 {
@@ -525,6 +535,13 @@ TEST(reports_packed_files)
         .progress = lead_elsewhere, .progress_arg = &p, .packed = packed, .packed_arg = &p};
     assert_int_equal(efs_pack(p.link, f.store, &options, &report, &err), 0);
     struct efs_store *store = open_store(f.store);
+    if (!lasts(f.source)) {
+        assert_int_equal(p.files, 0);
+        efs_store_close(store);
+        fixture_end(&other);
+        fixture_end(&f);
+        return;
+    }
     assert_int_equal(p.files, store->file_count);
     assert_int_equal(p.content_hash, store->sb.content_hash);
     for (uint32_t i = 0; i < store->file_count; i++) {
@@ -551,7 +568,7 @@ TEST(reports_no_replaced_file)
     fixture_moe(&f, 1, 4, 64, 256);
     snprintf(m.path, sizeof(m.path), "%s/model.safetensors", f.source);
     assert_int_equal(efs_pack(f.source, f.store, &options, &report, &err), 0);
-    assert_int_equal(p.files, report.files - 1);
+    assert_int_equal(p.files, lasts(f.source) ? report.files - 1 : 0);
     fixture_end(&f);
 }
 

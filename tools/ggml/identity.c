@@ -114,12 +114,14 @@ static errint_t compare_parts(const struct efs_store *store, const struct efs_sa
     return atomic_load(&result);
 }
 
-/* Reading all experts of a large file takes a while. */
-static void log_comparing(const struct efsg_file *file)
+/* Reading all experts of a large file takes a while. once: the result is kept. */
+static void log_comparing(const struct efsg_file *file, bool once)
 {
     static _Atomic uint64_t last;
     if (atomic_exchange(&last, file->st.st_ino) != file->st.st_ino)
-        efsg_log(GGML_LOG_LEVEL_INFO, "comparing %s with the store, which is done once", file->path);
+        efsg_log(GGML_LOG_LEVEL_INFO, "comparing %s with the store, %s", file->path,
+                 once ? "which is done once"
+                      : "as each time: its file system may change it without changing its times");
 }
 
 /* As efs_same_bytes(), by an earlier result, or by reading all of it. */
@@ -137,10 +139,12 @@ static errint_t same_range(const struct efs_store *store, const struct efsg_file
     if (fd < 0)
         return fd;
     /* The hash of a source in place is not of its bytes, and asking again reads none. */
-    const int known = info.in_place ? 0 : efs_same_known(info.content_hash, &st, range);
+    const bool lasts = !info.in_place && efs_same_lasts(fd);
+    const int known = lasts ? efs_same_known(info.content_hash, &st, range) : 0;
     errint_t rc = known < 0 ? known : 0;
     if (known == 0) {
-        log_comparing(file);
+        if (!info.in_place)
+            log_comparing(file, lasts);
         rc = compare_parts(store, range, parts, fd);
         if (rc == -EINVAL) { /* reads with O_DIRECT are refused */
             const int flags = fcntl(fd, F_GETFL);
@@ -148,7 +152,7 @@ static errint_t same_range(const struct efs_store *store, const struct efsg_file
                 rc = compare_parts(store, range, parts, fd);
             (void)posix_fadvise(fd, (off_t)range->fd_offset, (off_t)range->bytes, POSIX_FADV_DONTNEED);
         }
-        if (!info.in_place && (rc == 0 || rc == -ESTALE))
+        if (lasts && (rc == 0 || rc == -ESTALE))
             efs_same_remember(info.content_hash, &st, &seen, range, rc == 0);
     }
     close(fd);
