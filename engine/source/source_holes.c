@@ -112,8 +112,11 @@ errint_t efs_source_mark_holes(const struct efs_source_input *in, const struct e
     uint64_t at;
 
     if (find_unwritten(in, list, next_hole, &tensor, &at))
-        efs_fail(&text, 0, "has a hole at offset %llu, in %.200s, which reads as zeros: nothing was written there",
-                 (unsigned long long)at, tensor->name);
+        efs_fail(
+            &text, 0,
+            "has a hole at offset %llu, in %.200s, which reads as zeros: nothing was written there, or a copy left "
+            "out zeros, which `cp --sparse=never` writes",
+            (unsigned long long)at, tensor->name);
     else if (find_unwritten(in, list, next_unwritten, &tensor, &at) &&
              find_unwritten(in, list, next_unwritten_synced, &tensor, &at))
         efs_fail(&text, 0, "was not written at offset %llu, in %.200s, which reads as zeros", (unsigned long long)at,

@@ -300,7 +300,10 @@ def holes():
         punch(f"{source}/model.safetensors", offset, size)
         everywhere(f"a hole {what}", source, f"{source}/model.safetensors: ", "has a hole at offset ",
                    names[min((offset - begin) // (1 << 20), 2) if offset > 4096 else 0])
-    everywhere("a hole, alone", source + "/model.safetensors", "model.safetensors: has a hole at offset ")
+    everywhere("a hole, alone", source + "/model.safetensors", "model.safetensors: has a hole at offset ", "cp --sparse=never")
+    run("cp", "--sparse=never", source + "/model.safetensors", source + "/copy")
+    os.rename(source + "/copy", source + "/model.safetensors")
+    packed("zeros that a copy had left out, written", source, experts=3)
     names = ("blk.0.ffn_up_exps.weight", "blk.1.ffn_up_exps.weight")
     data = gguf({name: ((64, 64, 64), i << 20) for i, name in enumerate(names)}, data=0) + b"7" * (2 << 20)
     source = folder("hole gguf", {"a.gguf": data})
