@@ -307,7 +307,7 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
                                          given->source)
                               : 0;
     }
-    if (ctl_run_is_plain(given)) {
+    if (given->fits) {
         r->way = WAY_PLAIN;
         plain_folder(r);
         efs_memory(&memory);

@@ -16,13 +16,14 @@ struct ctl_run {
     uint64_t bytes;      /* of these files */
     const char *options; /* of the mount, as of -o; NULL: none */
     char **words;        /* the program and its arguments, ended by NULL */
+    bool fits;           /* ctl_run_is_plain(), decided once: the available memory changes */
 };
 /* Whether the program is to run on the plain files: these fit into memory, and neither options nor EXPERTFS_BUDGET set
  * how much of it experts take. Then no store is needed. */
 bool ctl_run_is_plain(const struct ctl_run *run);
 /*
  * Runs a program in one of three ways, which is printed on standard error, and waits for it:
- * - on the plain files, if ctl_run_is_plain();
+ * - on the plain files, if they fit;
  * - experts from the source, which the ggml backend opens in the program (EXPERTFS_STORE), all else from the plain GGUF
  *   files, if there are any, or without a placeholder from the file that the program opens by a name of its own;
  * - on a mount of the source in a temporary folder otherwise, and if there are options; the backend takes experts from

@@ -485,8 +485,9 @@ static int up_run(int argc, char **argv)
     if (rc == 0)
         rc = check_reclaim(&a, &model, &err);
     bool mounted = rc == 0 && model.kind == CTL_MODEL_MOUNT;
-    const struct ctl_run run = rc == 0 && a.program ? run_of(&a, &model, path, sizeof(path)) : (struct ctl_run){0};
-    bool ready = mounted || (rc == 0 && a.program && ctl_run_is_plain(&run)); /* needs no store */
+    struct ctl_run run = rc == 0 && a.program ? run_of(&a, &model, path, sizeof(path)) : (struct ctl_run){0};
+    run.fits = rc == 0 && a.program && ctl_run_is_plain(&run);
+    bool ready = mounted || run.fits; /* needs no store */
     int status = rc < 0 ? ctl_fail(rc, &err) : ready ? CTL_OK : up_store(&a, &model, own);
     if (a.program)
         status = status == CTL_OK ? ctl_run_program(&run) : status == CTL_FAILED ? RUN_FAILED : status;

@@ -187,10 +187,11 @@ errint_t efsg_same_experts(const struct efsg_places *places, const struct efs_st
                    : efs_fail(err, -ESTALE, "%s: the mount serves the experts of another file", file->path);
     const struct efs_same_range range = {(uint32_t)p->file, p->offset, bytes, offset};
     const errint_t rc = same_range(store, file, &range, p->experts);
-    return rc == 0         ? 0
-           : rc == -ESTALE ? efs_fail(err, rc, "%s: has other weights than the store", file->path)
-                           : efs_fail(err, rc, "%s: is not the file that is served, and cannot be compared: %s",
-                                      file->path, strerror(-rc));
+    return rc == 0          ? 0
+           : rc == -ESTALE  ? efs_fail(err, rc, "%s: has other weights than the store", file->path)
+           : rc == -ENODATA ? efs_fail(err, rc, "%s: is not the file that EXPERTFS_STORE names", file->path)
+                            : efs_fail(err, rc, "%s: is not the file that is served, and cannot be compared: %s",
+                                       file->path, strerror(-rc));
 }
 
 uint32_t efsg_same_file(struct efs *fs, const struct efsg_file *file, uint64_t offset, uint64_t bytes)
