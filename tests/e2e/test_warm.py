@@ -105,6 +105,12 @@ worker.join()
 check("when it ends all experts are read", state_is(mount, "done") and mount.count("warmed_extents") > 0, mount.control("predict"))
 mount.unmount()
 
+mount = Mount(store, "nostate,budget=1G")
+capacity = lambda: next(int(line.split()[1]) for line in mount.control("pools").splitlines() if line.startswith("C "))
+coded = sum(int(line.split()[6]) for line in mount.control("experts").splitlines()[1:])
+check("with more memory than they need, the plan keeps all experts", wait_until(lambda: capacity() >= coded * 0.999), (capacity(), coded))
+mount.unmount()
+
 mount = Mount(store, "nostate,warm=off,budget=1G")
 rests(mount)
 check("warm=off: nothing is read", mount.count("warmed_extents") == 0 and mount.fields("predict")["warm_state"] == "off")
