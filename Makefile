@@ -80,7 +80,7 @@ frame = $(if $(SAN),,-Wframe-larger-than=$(1))
 # Without -ffp-contract=off the compiler fuses multiply-adds on some CPUs only, and products differ between CPUs.
 # With ASan and UBSan, compiling with -O3 takes minutes. With TSan the kernels are not instrumented; their callers
 # report the accesses (engine/base/tsan.h).
-FLAGS_kernels := $(if $(findstring address,$(SAN)),-O1,-O3) -ffp-contract=off $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
+FLAGS_kernels := $(if $(findstring address,$(SAN)),-O1,-O3) -ffp-contract=off $(if $(findstring thread,$(SAN)),-fno-sanitize=thread) $(call frame,16384)
 FLAGS_engine := -ffp-contract=off $(call frame,16384)
 FLAGS_expertfs := $(call frame,16384)
 FLAGS_tools := -ffp-contract=off

@@ -30,11 +30,10 @@ void efs_span_block(const struct efs_span *span, const uint8_t *below, unsigned 
     block->prefetch = span->planes[0] + efs_first_bytes(span) + b * block->prefetch_bytes;
 }
 
-/* Decode and merge the elements [skip, skip + take) of a block, by way of a buffer for the whole block. */
+/* Decode and merge the elements [skip, skip + take) of a block, by way of `whole`, a buffer for the whole block. */
 static bool merge_part(const struct efs_kernel_ops *ops, enum efs_format format, const struct efs_cascade_block *block,
-                       const uint8_t *sm, size_t skip, size_t take, uint8_t *dst)
+                       const uint8_t *sm, size_t skip, size_t take, uint8_t *dst, uint8_t *whole)
 {
-    uint8_t whole[4 * EFS_BLOCK]; /* F32 has the largest elements */
     size_t element_bytes = efs_format_bytes(format);
 
     if (!ops->decode_merge(format, block, sm, whole, false))
@@ -50,6 +49,7 @@ struct wanted {
     size_t first, count;
     uint8_t *to;
     bool stream;
+    uint8_t *scratch;
 };
 
 /* Decodes the requested blocks of span s and advances *wanted past them. 0 or -EUCLEAN. */
@@ -57,7 +57,6 @@ static int merge_span(const struct efs_kernel_ops *ops, const struct efs_chunk *
                       struct wanted *wanted)
 {
     const size_t element_bytes = efs_format_bytes(wanted->format), sm_step = efs_sm_bytes(wanted->format, EFS_BLOCK);
-    uint8_t room[2 * EFS_LOWER_ROOM] __attribute__((aligned(64)));
     const uint8_t *below = NULL;
     struct efs_span span;
     int r = efs_chunk_span(chunk, s, &span);
@@ -65,7 +64,7 @@ static int merge_span(const struct efs_kernel_ops *ops, const struct efs_chunk *
     if (r != 0)
         return r;
     if (span.levels > 0) {
-        below = ops->lower(&span, room);
+        below = ops->lower(&span, wanted->scratch);
         if (below == NULL)
             return -EUCLEAN;
     }
@@ -77,7 +76,8 @@ static int merge_span(const struct efs_kernel_ops *ops, const struct efs_chunk *
         efs_span_block(&span, below, b, &block);
         size_t skip = at % EFS_BLOCK, left = block.size - skip, take = wanted->count < left ? wanted->count : left;
         if (take == block.size ? !ops->decode_merge(wanted->format, &block, sm, wanted->to, wanted->stream)
-                               : !merge_part(ops, wanted->format, &block, sm, skip, take, wanted->to))
+                               : !merge_part(ops, wanted->format, &block, sm, skip, take, wanted->to,
+                                             wanted->scratch + 2 * EFS_LOWER_ROOM))
             return -EUCLEAN;
         wanted->to += take * element_bytes;
         wanted->first += take;
@@ -88,16 +88,16 @@ static int merge_span(const struct efs_kernel_ops *ops, const struct efs_chunk *
 }
 
 int efs_cascade_merge(enum efs_format format, const uint8_t *chunk_bytes, size_t chunk_size, const uint8_t *sm,
-                      size_t sm_bytes, size_t first, size_t count, void *dst, bool stream)
+                      size_t sm_bytes, size_t first, size_t count, void *dst, bool stream, void *scratch)
 {
     const struct efs_kernel_ops *ops = efs_ops();
-    struct wanted wanted = {format, sm, first, count, dst, stream};
+    struct wanted wanted = {format, sm, first, count, dst, stream, scratch};
     struct efs_chunk chunk;
 
     if (efs_format_bytes(format) == 0)
         return -EINVAL;
     if (efs_chunk_is_short(chunk_bytes, chunk_size))
-        return efs_short_merge(format, chunk_bytes, chunk_size, sm, sm_bytes, first, count, dst, stream);
+        return efs_short_merge(format, chunk_bytes, chunk_size, sm, sm_bytes, first, count, dst, stream, scratch);
     int r = efs_chunk_open(chunk_bytes, chunk_size, &chunk);
     if (r != 0)
         return r;
@@ -112,7 +112,8 @@ int efs_cascade_merge(enum efs_format format, const uint8_t *chunk_bytes, size_t
     return r;
 }
 
-int efs_cascade_decode(const uint8_t *chunk, size_t chunk_bytes, size_t first, size_t count, uint8_t *out)
+int efs_cascade_decode(const uint8_t *chunk, size_t chunk_bytes, size_t first, size_t count, uint8_t *out,
+                       void *scratch)
 {
-    return efs_cascade_merge(EFS_FORMAT_BYTES, chunk, chunk_bytes, NULL, 0, first, count, out, false);
+    return efs_cascade_merge(EFS_FORMAT_BYTES, chunk, chunk_bytes, NULL, 0, first, count, out, false, scratch);
 }

@@ -115,7 +115,7 @@ static void write_span_header(const struct efs_span *plan, size_t offset, uint8_
     }
 }
 
-size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst)
+size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst, void *scratch)
 {
     const struct efs_kernel_ops *ops = efs_ops();
     const uint32_t spans = efs_span_count(n);
@@ -125,7 +125,7 @@ size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst)
     for (uint32_t s = 0; s < spans; s++) {
         const size_t begin = (size_t)s * EFS_SPAN, left = n - begin;
         plan_span(ops, symbols + begin, left < EFS_SPAN ? (uint32_t)left : EFS_SPAN, &plan);
-        ops->encode(&plan, symbols + begin, dst + at);
+        ops->encode(&plan, symbols + begin, dst + at, scratch);
         write_span_header(&plan, at, dst + EFS_CHUNK_HEADER + (size_t)s * EFS_SPAN_HEADER);
         at += efs_lower_bytes(&plan) + efs_first_bytes(&plan);
     }
@@ -141,7 +141,7 @@ size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst)
 
 /* Writes a short span with the shared table, or with its own if that is smaller. Returns its bytes. */
 static size_t encode_short_span(const struct efs_kernel_ops *ops, const struct ranking *shared, const uint8_t *symbols,
-                                uint32_t n, uint8_t *dst)
+                                uint32_t n, uint8_t *dst, uint8_t *scratch)
 {
     uint64_t counts[256] = {0};
     struct ranking own_ranking;
@@ -164,11 +164,11 @@ static size_t encode_short_span(const struct efs_kernel_ops *ops, const struct r
         if (own)
             memcpy(table + 3 * level, plan->table[level], 3);
     }
-    ops->encode(plan, symbols, dst + efs_short_span_header(plan->levels, own));
+    ops->encode(plan, symbols, dst + efs_short_span_header(plan->levels, own), scratch);
     return bytes[own];
 }
 
-size_t efs_cascade_encode_short(const uint8_t *symbols, size_t n, unsigned span_log2, uint8_t *dst)
+size_t efs_cascade_encode_short(const uint8_t *symbols, size_t n, unsigned span_log2, uint8_t *dst, void *scratch)
 {
     const struct efs_kernel_ops *ops = efs_ops();
     const size_t span = (size_t)1 << span_log2, spans = (n + span - 1) >> span_log2;
@@ -182,8 +182,8 @@ size_t efs_cascade_encode_short(const uint8_t *symbols, size_t n, unsigned span_
     memcpy(dst + EFS_SHORT_TABLE, shared.symbol, shared.ranks);
     for (size_t s = 0; s < spans; s++) {
         const size_t left = n - s * span;
-        size_t bytes =
-            encode_short_span(ops, &shared, symbols + s * span, (uint32_t)(left < span ? left : span), dst + at);
+        size_t bytes = encode_short_span(ops, &shared, symbols + s * span, (uint32_t)(left < span ? left : span),
+                                         dst + at, scratch);
         write_u16(dst + EFS_SHORT_HEADER + 2 * s, (uint32_t)bytes);
         at += bytes;
     }

@@ -67,6 +67,7 @@ struct wanted {
     size_t first, end; /* elements that are still to be merged */
     uint8_t *to;
     bool stream;
+    uint8_t *scratch;
 };
 
 /* Offset in the SM-chunk of the first byte that element i needs. BF16 has no planes, so its elements are separate. */
@@ -109,7 +110,7 @@ static void merge_exponents(struct wanted *w, const uint8_t *e, size_t begin, si
 
 /* Decodes span s, whose bytes are at p, and merges what is wanted of it. next: bytes of the span after it. */
 static int merge_span(struct wanted *w, const struct efs_short_chunk *chunk, uint32_t s, const uint8_t *p,
-                      uint32_t bytes, uint8_t room[2 * EFS_LOWER_ROOM])
+                      uint32_t bytes)
 {
     const size_t begin = (size_t)s << chunk->span_log2;
     struct efs_span span;
@@ -121,7 +122,7 @@ static int merge_span(struct wanted *w, const struct efs_short_chunk *chunk, uin
     struct efs_cascade_block block = {.below = span.rest, .size = n, .escaped = n};
     if (span.levels > 0) {
         block.planes = span.planes[0];
-        block.below = w->ops->lower(&span, room);
+        block.below = w->ops->lower(&span, w->scratch);
         block.escaped = span.size[1];
         block.prefetch = p + bytes;
         block.prefetch_bytes = bytes;
@@ -138,7 +139,7 @@ static int merge_span(struct wanted *w, const struct efs_short_chunk *chunk, uin
         w->to += n * efs_format_bytes(w->format);
         return 0;
     }
-    uint8_t e[EFS_BLOCK + 64];
+    uint8_t *e = w->scratch + 2 * EFS_LOWER_ROOM;
     if (!w->ops->decode_merge(EFS_FORMAT_BYTES, &block, NULL, e, false))
         return -EUCLEAN;
     merge_exponents(w, e, begin, n);
@@ -148,12 +149,11 @@ static int merge_span(struct wanted *w, const struct efs_short_chunk *chunk, uin
 /* Merges what is wanted; p: the bytes of the span with the first element, followed by those of the next ones. */
 static int merge_spans(struct wanted *w, const struct efs_short_chunk *chunk, const uint8_t *p)
 {
-    uint8_t room[2 * EFS_LOWER_ROOM] __attribute__((aligned(64)));
     int r = 0;
 
     for (uint32_t s = (uint32_t)(w->first >> chunk->span_log2); w->first < w->end && r == 0; s++) {
         uint32_t bytes = efs_short_length(chunk, s);
-        r = merge_span(w, chunk, s, p, bytes, room);
+        r = merge_span(w, chunk, s, p, bytes);
         p += bytes;
     }
     if (w->stream && w->ops->stream_end)
@@ -172,7 +172,7 @@ static uint32_t span_offset(const struct efs_short_chunk *chunk, uint32_t s)
 }
 
 int efs_short_merge(enum efs_format format, const uint8_t *bytes, size_t chunk_bytes, const uint8_t *sm,
-                    size_t sm_bytes, size_t first, size_t count, void *dst, bool stream)
+                    size_t sm_bytes, size_t first, size_t count, void *dst, bool stream, void *scratch)
 {
     struct efs_short_chunk chunk;
     int r = efs_short_open(bytes, chunk_bytes, chunk_bytes, &chunk);
@@ -183,7 +183,7 @@ int efs_short_merge(enum efs_format format, const uint8_t *bytes, size_t chunk_b
         return -EUCLEAN;
     if (first > chunk.symbols || count > chunk.symbols - first)
         return -EINVAL;
-    struct wanted w = {efs_ops(), format, sm, 0, first, first + count, dst, stream};
+    struct wanted w = {efs_ops(), format, sm, 0, first, first + count, dst, stream, scratch};
     return merge_spans(&w, &chunk, bytes + span_offset(&chunk, (uint32_t)(first >> chunk.span_log2)));
 }
 
@@ -220,7 +220,8 @@ int efs_cascade_locate(enum efs_format format, const uint8_t *head, size_t head_
 }
 
 int efs_cascade_merge_range(enum efs_format format, const uint8_t *head, size_t head_bytes, size_t chunk_bytes,
-                            const uint8_t *code, const uint8_t *sm, size_t first, size_t count, void *dst)
+                            const uint8_t *code, const uint8_t *sm, size_t first, size_t count, void *dst,
+                            void *scratch)
 {
     struct efs_short_chunk chunk;
     int r = efs_short_open(head, head_bytes, chunk_bytes, &chunk);
@@ -230,6 +231,7 @@ int efs_cascade_merge_range(enum efs_format format, const uint8_t *head, size_t 
     if (first > chunk.symbols || count > chunk.symbols - first)
         return -EINVAL;
     struct wanted w = {efs_ops(), format,        sm,  format == EFS_FORMAT_BYTES ? 0 : sm_offset(format, first),
-                       first,     first + count, dst, false};
+                       first,     first + count, dst, false,
+                       scratch};
     return merge_spans(&w, &chunk, code);
 }

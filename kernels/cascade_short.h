@@ -49,6 +49,6 @@ int efs_short_span(const struct efs_short_chunk *chunk, uint32_t s, const uint8_
                    struct efs_span *span);
 /* As efs_cascade_merge(), for a chunk with short spans. */
 int efs_short_merge(enum efs_format format, const uint8_t *chunk, size_t chunk_bytes, const uint8_t *sm,
-                    size_t sm_bytes, size_t first, size_t count, void *dst, bool stream);
+                    size_t sm_bytes, size_t first, size_t count, void *dst, bool stream, void *scratch);
 
 #endif

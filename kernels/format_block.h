@@ -80,26 +80,34 @@ static inline void efs_merge_f32(const uint8_t *e, const uint8_t *sm, size_t m, 
 /* A byte of 1 sign, 5 exponent and 2 mantissa bits: an E5M2, or the high byte of an F16. stride: bytes an element. */
 static inline void efs_split_e5(const uint8_t *src, size_t stride, size_t m, uint8_t *e, uint8_t *sm)
 {
-    uint8_t mantissa[EFS_BLOCK], sign[EFS_BLOCK];
+    uint8_t part[EFS_BLOCK]; /* one buffer, for small stacks */
 
     for (size_t i = 0; i < m; i++) {
         uint8_t high = src[stride * i];
         e[i] = high >> 2 & 0x1f;
-        mantissa[i] = high & 3;
-        sign[i] = high >> 7;
+        part[i] = high & 3;
     }
-    efs_planes_pack(mantissa, m, 2, sm);
-    efs_planes_pack(sign, m, 1, sm + efs_plane_bytes(m, 2));
+    efs_planes_pack(part, m, 2, sm);
+    for (size_t i = 0; i < m; i++)
+        part[i] = src[stride * i] >> 7;
+    efs_planes_pack(part, m, 1, sm + efs_plane_bytes(m, 2));
 }
 
 static inline void efs_merge_e5(const uint8_t *e, const uint8_t *sm, size_t stride, size_t m, uint8_t *dst)
 {
-    uint8_t mantissa[EFS_BLOCK], sign[EFS_BLOCK];
+    const uint8_t *signs = sm + efs_plane_bytes(m, 2);
+    const size_t width = efs_plane_bytes(m, 1);
+    uint8_t part[EFS_BLOCK]; /* mantissa, and the sign above it */
+    unsigned shift = 0;
 
-    efs_planes_unpack(sm, m, 2, mantissa);
-    efs_planes_unpack(sm + efs_plane_bytes(m, 2), m, 1, sign);
+    efs_planes_unpack(sm, m, 2, part);
+    for (size_t start = 0; start < m; start += width, shift++) {
+        size_t len = m - start < width ? m - start : width;
+        for (size_t j = 0; j < len; j++)
+            part[start + j] = (uint8_t)(part[start + j] | (signs[j] >> shift & 1) << 7);
+    }
     for (size_t i = 0; i < m; i++)
-        dst[stride * i] = (uint8_t)(sign[i] << 7 | (e[i] & 0x1f) << 2 | mantissa[i]);
+        dst[stride * i] = (uint8_t)(part[i] | (e[i] & 0x1f) << 2);
 }
 
 static inline void efs_split_f16(const uint8_t *src, size_t m, uint8_t *e, uint8_t *sm)

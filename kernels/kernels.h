@@ -104,17 +104,21 @@ void efs_histogram(const uint8_t *data, size_t n, uint64_t counts[256]);
 #define EFS_SPAN_BLOCKS 4
 #define EFS_SPAN_LOG2 (EFS_BLOCK_LOG2 + 2)
 #define EFS_SPAN (EFS_SPAN_BLOCKS * EFS_BLOCK)
+/* Working memory for coding and decoding, aligned to 64 bytes; one for each thread. Not on the stack, because programs'
+ * threads can have small ones. It is fastest if a thread uses the same memory for all its calls. */
+#define EFS_CASCADE_SCRATCH_BYTES (14 * EFS_BLOCK + 128)
 /* Upper bound of a chunk's bytes for n symbols. */
 size_t efs_cascade_bound(size_t n);
 /* Code n symbols (n <= 2^30) into dst of at least efs_cascade_bound(n) bytes; returns the bytes used. The result is
  * the same on every processor. */
-size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst);
+size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst, void *scratch);
 /* The same with short spans of 2^span_log2 symbols, 12 or 13. All functions below decode both. */
-size_t efs_cascade_encode_short(const uint8_t *symbols, size_t n, unsigned span_log2, uint8_t *dst);
+size_t efs_cascade_encode_short(const uint8_t *symbols, size_t n, unsigned span_log2, uint8_t *dst, void *scratch);
 /* Decode symbols [first, first + count) of a chunk of exactly chunk_bytes bytes. 0, or -EUCLEAN when the chunk is not
- * well formed: the contents of out are then undefined. Never accesses memory outside out and chunk. -EINVAL: the range
- * ends past the last symbol. */
-int efs_cascade_decode(const uint8_t *chunk, size_t chunk_bytes, size_t first, size_t count, uint8_t *out);
+ * well formed: the contents of out are then undefined. Never accesses memory outside out, chunk and scratch. -EINVAL:
+ * the range ends past the last symbol. */
+int efs_cascade_decode(const uint8_t *chunk, size_t chunk_bytes, size_t first, size_t count, uint8_t *out,
+                       void *scratch);
 /*
  * Decode and merge in one pass: elements [first, first + count) of a shard whose E is the cascade chunk and whose SM
  * is sm (sm_bytes bytes: the whole shard's). dst has room for count elements. stream: use non-temporal stores (for
@@ -122,7 +126,7 @@ int efs_cascade_decode(const uint8_t *chunk, size_t chunk_bytes, size_t first, s
  * sm_bytes does not fit.
  */
 int efs_cascade_merge(enum efs_format format, const uint8_t *chunk, size_t chunk_bytes, const uint8_t *sm,
-                      size_t sm_bytes, size_t first, size_t count, void *dst, bool stream);
+                      size_t sm_bytes, size_t first, size_t count, void *dst, bool stream, void *scratch);
 
 /*
  * Decode a range of a chunk with short spans from the pieces that it needs: first the chunk's head,
@@ -144,7 +148,8 @@ int efs_cascade_locate(enum efs_format format, const uint8_t *head, size_t head_
 /* As efs_cascade_merge(), for the same elements: code has the E-chunk's bytes [code_begin, code_end) and
  * EFS_CASCADE_SLACK readable bytes after them, sm the SM-chunk's bytes [sm_begin, sm_end) and as many. */
 int efs_cascade_merge_range(enum efs_format format, const uint8_t *head, size_t head_bytes, size_t chunk_bytes,
-                            const uint8_t *code, const uint8_t *sm, size_t first, size_t count, void *dst);
+                            const uint8_t *code, const uint8_t *sm, size_t first, size_t count, void *dst,
+                            void *scratch);
 
 /* Name of the code path in use: "scalar", "avx2", "avx512", "neon". EXPERTFS_CPU=scalar|avx2|avx512|neon|auto in the
  * environment of the first call selects a path; if the processor does not support it, the best supported one is used.

@@ -26,6 +26,8 @@
 /* Buffer size for the symbols of a level below the first. The number of escapes is checked only after a plane was read,
  * so there is room for one block of surplus escapes and for a vector store past the end. */
 #define EFS_LOWER_ROOM (EFS_SPAN + EFS_BLOCK + 64)
+/* Decoders use EFS_CASCADE_SCRATCH_BYTES for two such buffers and, after them, one block of the largest elements. */
+EFS_STATIC_ASSERT(2 * EFS_LOWER_ROOM + 4 * EFS_BLOCK == EFS_CASCADE_SCRATCH_BYTES, "room for the buffers");
 
 /* Bytes of a plane stream of m values of 1, 2 or 4 bits. */
 EFS_DEVICE size_t efs_plane_bytes(size_t m, unsigned bits)
@@ -70,8 +72,8 @@ struct efs_kernel_ops {
     void (*split)(enum efs_format format, const uint8_t *src, size_t m, uint8_t *e, uint8_t *sm);
     void (*merge)(enum efs_format format, const uint8_t *e, const uint8_t *sm, size_t m, uint8_t *dst);
     /* Write the code of a span according to plan, and set plan->entry. May write EFS_CASCADE_SLACK bytes past the code.
-     */
-    void (*encode)(struct efs_span *plan, const uint8_t *symbols, uint8_t *code);
+     * scratch has EFS_CASCADE_SCRATCH_BYTES. */
+    void (*encode)(struct efs_span *plan, const uint8_t *symbols, uint8_t *code, uint8_t *scratch);
     /* Decode the symbols that enter level 1 of a span with levels. room has 2 * EFS_LOWER_ROOM bytes; the result points
      * into it, with EFS_LOWER_ROOM readable bytes. NULL: the planes have other numbers of escapes than the headers. */
     const uint8_t *(*lower)(const struct efs_span *span, uint8_t *room);

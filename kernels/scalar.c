@@ -18,7 +18,8 @@ static void scalar_histogram(const uint8_t *data, size_t n, uint64_t counts[256]
 }
 
 /* Codes of size symbols; those that escape move to the front of symbols. Returns how many. */
-static size_t encode_codes(const struct efs_span *plan, unsigned level, uint8_t *symbols, size_t size, uint8_t *codes)
+static size_t encode_codes(const struct efs_span *restrict plan, unsigned level, uint8_t *restrict symbols, size_t size,
+                           uint8_t *restrict codes)
 {
     size_t escaped = 0;
 
@@ -35,10 +36,12 @@ static size_t encode_codes(const struct efs_span *plan, unsigned level, uint8_t 
     return escaped;
 }
 
-static void scalar_encode(struct efs_span *plan, const uint8_t *symbols, uint8_t *code)
+_Static_assert(2 * EFS_SPAN <= EFS_CASCADE_SCRATCH_BYTES, "room for the buffers");
+
+static void scalar_encode(struct efs_span *plan, const uint8_t *symbols, uint8_t *code, uint8_t *scratch)
 {
     uint8_t *first = code + efs_lower_bytes(plan), *planes = first;
-    uint8_t entering[EFS_SPAN], codes[EFS_SPAN];
+    uint8_t *entering = scratch, *codes = scratch + EFS_SPAN;
     size_t escaped = 0, size = plan->size[0];
 
     if (plan->levels == 0) {
@@ -93,10 +96,17 @@ static const uint8_t *scalar_lower(const struct efs_span *span, uint8_t *room)
     return room;
 }
 
+/* Not inlined, because it has a buffer on the stack, as its caller does. */
+static __attribute__((noinline)) void scalar_merge(enum efs_format format, const uint8_t *e, const uint8_t *sm,
+                                                   size_t m, uint8_t *dst)
+{
+    efs_merge_block(format, e, sm, m, dst);
+}
+
 static bool scalar_decode_merge(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
                                 uint8_t *dst, bool stream)
 {
-    uint8_t e[EFS_BLOCK], codes[EFS_BLOCK];
+    uint8_t e[EFS_BLOCK], *codes = dst; /* replaced by the elements, which are no smaller */
 
     (void)stream;
     memcpy(e, block->below, block->escaped);
@@ -108,7 +118,7 @@ static bool scalar_decode_merge(enum efs_format format, const struct efs_cascade
     if (format == EFS_FORMAT_BYTES)
         memcpy(dst, e, block->size);
     else
-        efs_merge_block(format, e, sm, block->size, dst);
+        scalar_merge(format, e, sm, block->size, dst);
     return true;
 }
 
@@ -117,7 +127,7 @@ const struct efs_kernel_ops efs_ops_scalar = {
     .supported = scalar_supported,
     .histogram = scalar_histogram,
     .split = efs_split_block,
-    .merge = efs_merge_block,
+    .merge = scalar_merge,
     .encode = scalar_encode,
     .lower = scalar_lower,
     .decode_merge = scalar_decode_merge,

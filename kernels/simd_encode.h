@@ -59,9 +59,11 @@ static void encode_first(struct efs_span *plan, const uint8_t *symbols, uint8_t 
     plan->entry[EFS_SPAN_BLOCKS] = count;
 }
 
-static void simd_encode(struct efs_span *plan, const uint8_t *symbols, uint8_t *code)
+_Static_assert(2 * (EFS_SPAN + 64) + EFS_SPAN / 4 + 64 <= EFS_CASCADE_SCRATCH_BYTES, "room for the buffers");
+
+static void simd_encode(struct efs_span *plan, const uint8_t *symbols, uint8_t *code, uint8_t *scratch)
 {
-    uint8_t buffers[2][EFS_SPAN + EFS_LANES], planes[EFS_SPAN / 4 + EFS_LANES];
+    uint8_t *const buffers[2] = {scratch, scratch + EFS_SPAN + 64}, *planes = buffers[1] + EFS_SPAN + 64;
     uint8_t *at = code + efs_lower_bytes(plan);
 
     if (plan->levels == 0) {

@@ -2,7 +2,8 @@
 /*
  * thread.h - the stack size of all threads that efs_thread_start() starts. Without it a thread's stack would have the
  * size of RLIMIT_STACK, or 128 KiB with musl. The budget counts EFS_STACK_BYTES for each of the engine; the deepest
- * use, decoding or encoding a shard, takes a quarter of it (tests/engine/test_stack_usage.c).
+ * use, decoding or encoding a shard, takes less than half of it (tests/engine/test_stack_usage.c), and so does
+ * efs_codec_thread_memory(), which the same bytes count.
  */
 #ifndef EFS_THREAD_H
 #define EFS_THREAD_H

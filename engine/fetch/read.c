@@ -364,7 +364,7 @@ static void read_run(struct parts *ready)
 {
     for (struct part *p = ready->head, *next; p; p = next) {
         next = p->next;
-        if (efs_extent_decodes_inline(p->read->fs, p->span.extent))
+        if (efs_extent_decodes_inline(p->read->fs, p->span.extent) && efs_codec_thread_memory())
             part_run(&p->waiter.job, NULL);
         else
             efs_workers_push(p->read->fs->workers, &p->waiter.job);

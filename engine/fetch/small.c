@@ -298,13 +298,14 @@ static bool decode_elements(const struct slot *slot, size_t first, size_t count,
     const struct efs_disk_shard *s = shard_of(slot);
     const struct efs_cascade_range *all = &slot->range;
     struct efs_cascade_range range;
-    if (!locate(slot, first, count, &range))
+    void *memory = efs_codec_thread_memory();
+    if (!memory || !locate(slot, first, count, &range))
         return false;
     const uint8_t *code = page_memory(slot, slot->code) + (s->e_offset + all->code_begin) % EFS_ALIGN;
     const uint8_t *sm = page_memory(slot, slot->sm) + (s->sm_offset + all->sm_begin) % EFS_ALIGN;
     return efs_cascade_merge_range(format_of(slot), head_of(slot), head_bytes(slot), s->e_bytes,
                                    code + (range.code_begin - all->code_begin), sm + (range.sm_begin - all->sm_begin),
-                                   first, count, dst) == 0;
+                                   first, count, dst, memory) == 0;
 }
 
 /* Decodes the shard's part of the read; all pages are here. The part may begin and end inside an element. */

@@ -6,6 +6,7 @@
 #include "tsan.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,6 +74,31 @@ void efs_codec_scratch_free(struct efs_codec_scratch *s)
     free(s);
 }
 
+static pthread_key_t memory_key;
+static bool memory_has_key;
+
+static void memory_make_key(void)
+{
+    memory_has_key = pthread_key_create(&memory_key, free) == 0;
+}
+
+void *efs_codec_thread_memory(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, memory_make_key);
+    if (!memory_has_key)
+        return NULL;
+    void *memory = pthread_getspecific(memory_key);
+    if (memory)
+        return memory;
+    memory = efs_sys_aligned_alloc(64, EFS_CASCADE_SCRATCH_BYTES);
+    if (memory && pthread_setspecific(memory_key, memory) != 0) {
+        free(memory);
+        memory = NULL;
+    }
+    return memory;
+}
+
 /* ---- decoding ---- */
 
 /* Merges elements [first, first + count) of E and SM (both block-aligned) into dst; partial blocks are merged in
@@ -135,8 +161,12 @@ errint_t efs_shard_decode(const struct efs_shard_view *shard, size_t first, size
         return 0;
     efs_tsan_reads(shard->e, shard->e_bytes);
     efs_tsan_writes(dst, count * (shard->format == EFS_FORMAT_BYTES ? 1 : efs_format_bytes(shard->format)));
-    if (codec->decode_range)
-        return codec->decode_range(shard, first, count, dst, stream);
+    if (codec->decode_range) {
+        void *decoder = scratch ? scratch->decoder[shard->codec] : NULL;
+        if (codec->decoder_new && !decoder && !(decoder = efs_codec_thread_memory()))
+            return -ENOMEM;
+        return codec->decode_range(decoder, shard, first, count, dst, stream);
+    }
     if (shard->elements > scratch->shard_elements)
         return -EINVAL;
     bool bytes = shard->format == EFS_FORMAT_BYTES;

@@ -19,6 +19,11 @@ size_t efs_codec_scratch_bytes(uint32_t shard_elements);
 size_t efs_codec_scratch_encoding_bytes(uint32_t shard_elements);
 #define EFS_CODEC_ENCODER_BYTES (2u << 20) /* limit of the encoders of all codecs together */
 
+/* Working memory of the calling thread, EFS_CASCADE_SCRATCH_BYTES, for decoding without a scratch; it is allocated at
+ * the thread's first call and freed when the thread ends. Its bytes are counted as the thread's stack. NULL: no memory.
+ */
+void *efs_codec_thread_memory(void);
+
 /* A shard's chunks in memory and their description. */
 struct efs_shard_view {
     enum efs_format format;
@@ -29,9 +34,9 @@ struct efs_shard_view {
 };
 
 /*
- * Decodes elements [first, first + count) of the shard into dst. Codecs with random access do not use scratch (it may
- * be NULL); other codecs decode the whole E into it. stream: as in efs_cascade_merge(). 0, -EUCLEAN (chunk not well
- * formed) or -EINVAL (range).
+ * Decodes elements [first, first + count) of the shard into dst. Codecs without random access decode the whole E into
+ * scratch. With random access it may be NULL: then the memory of efs_codec_thread_memory() is used. stream: as in
+ * efs_cascade_merge(). 0, -EUCLEAN (chunk not well formed), -EINVAL (range) or, without scratch, -ENOMEM.
  */
 errint_t efs_shard_decode(const struct efs_shard_view *shard, size_t first, size_t count, void *dst, bool stream,
                           struct efs_codec_scratch *scratch);

@@ -208,7 +208,8 @@ errint_t efs_shard_encode_short(enum efs_format format, enum efs_codec_choice ch
     if (rc < 0 || coded->codec != EFS_CODEC_CASCADE)
         return rc;
     const uint8_t *symbols = format == EFS_FORMAT_BYTES ? raw : scratch->e;
-    coded->e_bytes = efs_cascade_encode_short(symbols, elements, short_span_log2(format), e);
+    coded->e_bytes =
+        efs_cascade_encode_short(symbols, elements, short_span_log2(format), e, scratch->encoder[EFS_CODEC_CASCADE]);
     if (format != EFS_FORMAT_BYTES && format != EFS_FORMAT_BF16) /* BF16's SM has no blocks */
         efs_split_short(format, raw, elements, scratch->e, sm);
     return 0;

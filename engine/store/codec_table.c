@@ -13,9 +13,10 @@
 
 /* ---- none: stores the bytes unchanged ---- */
 
-static errint_t none_decode_range(const struct efs_shard_view *shard, size_t first, size_t count, void *dst,
-                                  bool stream)
+static errint_t none_decode_range(void *decoder, const struct efs_shard_view *shard, size_t first, size_t count,
+                                  void *dst, bool stream)
 {
+    (void)decoder;
     (void)stream;
     memcpy(dst, shard->sm + first, count);
     return 0;
@@ -29,14 +30,23 @@ static const struct efs_codec efs_codec_none = {
 
 /* ---- cascade (kernels/): vectorized, random access within a shard ---- */
 
-static errint_t cascade_decode(void *decoder, const uint8_t *coded, size_t bytes, uint8_t *symbols, size_t n)
+static size_t cascade_memory_bytes(void)
 {
-    (void)decoder;
-    return efs_cascade_decode(coded, bytes, 0, n, symbols) < 0 ? -EUCLEAN : 0;
+    return EFS_CASCADE_SCRATCH_BYTES;
 }
 
-static errint_t cascade_decode_range(const struct efs_shard_view *shard, size_t first, size_t count, void *dst,
-                                     bool stream)
+static void *cascade_memory_new(void)
+{
+    return efs_sys_aligned_alloc(64, EFS_CASCADE_SCRATCH_BYTES);
+}
+
+static errint_t cascade_decode(void *decoder, const uint8_t *coded, size_t bytes, uint8_t *symbols, size_t n)
+{
+    return efs_cascade_decode(coded, bytes, 0, n, symbols, decoder) < 0 ? -EUCLEAN : 0;
+}
+
+static errint_t cascade_decode_range(void *decoder, const struct efs_shard_view *shard, size_t first, size_t count,
+                                     void *dst, bool stream)
 {
     uint32_t symbols;
     if (shard->e_bytes < sizeof(symbols))
@@ -45,24 +55,28 @@ static errint_t cascade_decode_range(const struct efs_shard_view *shard, size_t 
     if (symbols != shard->elements)
         return -EUCLEAN;
     if (shard->format == EFS_FORMAT_BYTES)
-        return efs_cascade_decode(shard->e, shard->e_bytes, first, count, dst);
+        return efs_cascade_decode(shard->e, shard->e_bytes, first, count, dst, decoder);
     return efs_cascade_merge(shard->format, shard->e, shard->e_bytes, shard->sm, shard->sm_bytes, first, count, dst,
-                             stream);
+                             stream, decoder);
 }
 
 static size_t cascade_encode(void *encoder, const uint8_t *symbols, size_t n, uint8_t *chunk, size_t room)
 {
-    (void)encoder;
     (void)room;
-    return efs_cascade_encode(symbols, n, chunk);
+    return efs_cascade_encode(symbols, n, chunk, encoder);
 }
 
 static const struct efs_codec efs_codec_cascade = {
     .name = "cascade",
     .choice = EFS_CHOOSE_CASCADE,
     .decode_cost = EFS_CODEC_COST(7.0),
+    .decoder_bytes = cascade_memory_bytes,
+    .decoder_new = cascade_memory_new,
+    .decoder_free = free,
     .decode = cascade_decode,
     .decode_range = cascade_decode_range,
+    .encoder_new = cascade_memory_new,
+    .encoder_free = free,
     .bound = efs_cascade_bound,
     .encode = cascade_encode,
 };

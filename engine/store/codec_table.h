@@ -22,15 +22,17 @@ struct efs_codec {
     uint64_t incompat;  /* feature bit of stores that use it; 0: part of version 2 from the start */
     double decode_cost; /* EFS_CODEC_COST() */
 
-    /* Working memory of one thread, of decoder_bytes() bytes. NULL: none needed. */
+    /* Working memory of one thread, of decoder_bytes() bytes. NULL: none needed. With random access at most
+     * EFS_CASCADE_SCRATCH_BYTES: without a scratch they use efs_codec_thread_memory(). */
     size_t (*decoder_bytes)(void);
     void *(*decoder_new)(void);
     void (*decoder_free)(void *decoder);
     /* Decodes all n symbols of a chunk. 0, or -EUCLEAN: the chunk does not decode to n symbols. */
     errint_t (*decode)(void *decoder, const uint8_t *coded, size_t bytes, uint8_t *symbols, size_t n);
-    /* As efs_shard_decode(), without a decoder, for a shard whose sizes and range are checked. NULL: the codec has
-     * no random access, and is slow enough that only workers use it. */
-    errint_t (*decode_range)(const struct efs_shard_view *shard, size_t first, size_t count, void *dst, bool stream);
+    /* As efs_shard_decode(), for a shard whose sizes and range are checked. NULL: the codec has no random access, and
+     * is slow enough that only workers use it. */
+    errint_t (*decode_range)(void *decoder, const struct efs_shard_view *shard, size_t first, size_t count, void *dst,
+                             bool stream);
 
     /* The same for encoding; all encoders of a thread take at most EFS_CODEC_ENCODER_BYTES. */
     void *(*encoder_new)(void);

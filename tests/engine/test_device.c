@@ -88,7 +88,7 @@ static struct shard_case *case_symbols(enum efs_format format, enum symbol_kind 
         c->sm[i] = (uint8_t)random_u64(rng);
     efs_merge(format, c->e, c->sm, n, c->raw);
     efs_split(format, c->raw, n, c->e, c->sm); /* padding of planes is zero */
-    c->e_bytes = efs_cascade_encode(c->e, n, c->chunk);
+    c->e_bytes = efs_cascade_encode(c->e, n, c->chunk, coder_scratch());
     return c;
 }
 
@@ -201,7 +201,7 @@ TEST(damage)
         for (unsigned flips = 1 + i % 3; flips > 0; flips--)
             c->chunk[from + random_below(&rng, limit - from)] ^= (uint8_t)(1u << random_below(&rng, 8));
         c->damaged = efs_cascade_merge(c->format, c->chunk, c->e_bytes, c->sm, efs_sm_bytes(c->format, n), 0, n, c->raw,
-                                       false) != 0;
+                                       false, coder_scratch()) != 0;
     }
     cases_run(true);
     cases_free();

@@ -78,7 +78,8 @@ static void decode_pieces(enum efs_format format, size_t elements, const uint8_t
     memcpy(code, e + range.code_begin, range.code_end - range.code_begin);
     if (range.sm_end > range.sm_begin)
         memcpy(sm_piece, sm + range.sm_begin, range.sm_end - range.sm_begin);
-    int rc = efs_cascade_merge_range(format, head, head_bytes, e_bytes, code, sm_piece, first, count, out);
+    int rc = efs_cascade_merge_range(format, head, head_bytes, e_bytes, code, sm_piece, first, count, out,
+                                     efs_codec_thread_memory());
     CHECK(rc == 0 || (rc == -EUCLEAN && !whole));
     CHECK(!whole || memcmp(out, whole + first * element, count * element) == 0);
     free(head);

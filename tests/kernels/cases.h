@@ -68,6 +68,15 @@ static inline void guarded_free(struct guarded *g)
     munmap(g->map, g->map_bytes);
 }
 
+/* Working memory for the coder, of exactly the bytes that it may use. */
+static inline void *coder_scratch(void)
+{
+    static struct guarded scratch;
+    if (scratch.data == NULL)
+        scratch = guarded_new(EFS_CASCADE_SCRATCH_BYTES);
+    return scratch.data;
+}
+
 /* ---- exponent bytes to code ----------------------------------------------------------------------------------- */
 
 enum symbol_kind {

@@ -138,7 +138,7 @@ static inline int matrix_asked(void *user, size_t shard, const uint8_t **e)
         guarded_free(&m->asked);
     m->asked = guarded_new(n);
     *e = m->asked.data;
-    return efs_cascade_decode(m->e[shard].data, m->e[shard].bytes, 0, n, m->asked.data);
+    return efs_cascade_decode(m->e[shard].data, m->e[shard].bytes, 0, n, m->asked.data, coder_scratch());
 }
 
 static inline void matrix_add_shard(struct matrix *m, size_t s, enum matrix_form form, const uint16_t *numbers)
@@ -155,7 +155,7 @@ static inline void matrix_add_shard(struct matrix *m, size_t s, enum matrix_form
     if (form == FORM_BYTES)
         m->e[s] = guarded_copy(e, n);
     else
-        m->e[s] = guarded_copy(coded, efs_cascade_encode(e, n, coded));
+        m->e[s] = guarded_copy(coded, efs_cascade_encode(e, n, coded, coder_scratch()));
     m->shards[s] = (struct efs_matrix_shard){
         .e = form == FORM_ASK ? NULL : m->e[s].data,
         .e_bytes = form == FORM_ASK ? 0 : m->e[s].bytes,

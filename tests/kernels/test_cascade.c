@@ -76,7 +76,7 @@ static void check_symbols(const uint8_t *symbols, size_t n, bool levels_seen[6])
 
     assert_true(reference && decoded);
     assert_true(efs_cpu_force("scalar"));
-    size_t bytes = efs_cascade_encode(symbols, n, reference);
+    size_t bytes = efs_cascade_encode(symbols, n, reference, coder_scratch());
     assert_true(bytes <= bound);
     assert_int_equal(get_u32(reference), n);
     assert_int_equal(get_u32(reference + 4), (n + 32767) / 32768);
@@ -92,10 +92,10 @@ static void check_symbols(const uint8_t *symbols, size_t n, bool levels_seen[6])
             continue;
         struct guarded in = guarded_copy(symbols, n), chunk = guarded_new(bound), out = guarded_new(n);
         memset(chunk.data, 0xa5, bound);
-        assert_int_equal(efs_cascade_encode(in.data, n, chunk.data), bytes);
+        assert_int_equal(efs_cascade_encode(in.data, n, chunk.data, coder_scratch()), bytes);
         assert_memory_equal(chunk.data, reference, bytes);
         struct guarded exact = guarded_copy(reference, bytes);
-        assert_int_equal(efs_cascade_decode(exact.data, bytes, 0, n, out.data), 0);
+        assert_int_equal(efs_cascade_decode(exact.data, bytes, 0, n, out.data, coder_scratch()), 0);
         assert_memory_equal(out.data, symbols, n);
         guarded_free(&in);
         guarded_free(&chunk);
@@ -155,7 +155,7 @@ TEST(number_of_levels)
             best = sizes[level] + 16 < sizes[best] ? level : best;
         }
         assert_true(efs_cpu_force("auto"));
-        size_t bytes = efs_cascade_encode(symbols, sizeof(symbols), chunk);
+        size_t bytes = efs_cascade_encode(symbols, sizeof(symbols), chunk, coder_scratch());
         assert_int_equal(chunk[16 + 20], best);
         assert_int_equal(bytes, 16 + 36 + sizes[best] + EFS_CASCADE_SLACK);
         free(chunk);
@@ -198,7 +198,7 @@ static struct shard shard_new(enum efs_format format, enum symbol_kind kind, siz
     symbols_fill(kind, symbols, n, rng);
     make_elements(format, symbols, n, s.raw, rng);
     efs_split(format, s.raw, n, s.e, s.sm);
-    s.chunk_bytes = efs_cascade_encode(s.e, n, s.chunk);
+    s.chunk_bytes = efs_cascade_encode(s.e, n, s.chunk, coder_scratch());
     free(symbols);
     return s;
 }
@@ -221,8 +221,9 @@ static void check_range(const struct shard *s, const uint8_t *chunk, const uint8
 
     assert_non_null(dst);
     memset(dst, 0x5c, room);
-    assert_int_equal(
-        efs_cascade_merge(s->format, chunk, s->chunk_bytes, sm, s->sm_bytes, first, count, dst + offset, stream), 0);
+    assert_int_equal(efs_cascade_merge(s->format, chunk, s->chunk_bytes, sm, s->sm_bytes, first, count, dst + offset,
+                                       stream, coder_scratch()),
+                     0);
     for (size_t i = 0; i < offset; i++)
         assert_int_equal(dst[i], 0x5c);
     assert_memory_equal(dst + offset, s->raw + first * bytes, count * bytes);
@@ -231,7 +232,7 @@ static void check_range(const struct shard *s, const uint8_t *chunk, const uint8
     free(dst);
 
     struct guarded out = guarded_new(count);
-    assert_int_equal(efs_cascade_decode(chunk, s->chunk_bytes, first, count, out.data), 0);
+    assert_int_equal(efs_cascade_decode(chunk, s->chunk_bytes, first, count, out.data, coder_scratch()), 0);
     assert_memory_equal(out.data, s->e + first, count);
     guarded_free(&out);
 }
@@ -246,7 +247,7 @@ static void check_shard(const struct shard *s, uint64_t *rng, unsigned ranges)
         for (int stream = 0; stream < 2; stream++) {
             memset(whole.data, 0, whole.bytes);
             assert_int_equal(efs_cascade_merge(s->format, chunk.data, s->chunk_bytes, sm.data, s->sm_bytes, 0, s->n,
-                                               whole.data, stream != 0),
+                                               whole.data, stream != 0, coder_scratch()),
                              0);
             assert_memory_equal(whole.data, s->raw, whole.bytes);
             check_range(s, chunk.data, sm.data, 0, s->n, 0, stream != 0);
@@ -313,17 +314,22 @@ TEST(bad_arguments)
     struct shard s = shard_new(EFS_FORMAT_BF16, SYMBOLS_WEIGHTS, 10000, &rng);
     uint8_t out[16];
 
-    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 10001, 0, out), -EINVAL);
-    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 9999, 2, out), -EINVAL);
-    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 1, SIZE_MAX, out), -EINVAL);
-    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 10000, 0, out), 0);
-    assert_int_equal(efs_cascade_merge(EFS_FORMAT_BF16, s.chunk, s.chunk_bytes, s.sm, 9999, 0, 1, out, false),
-                     -EUCLEAN);
-    assert_int_equal(efs_cascade_merge(EFS_FORMAT_BF16, s.chunk, s.chunk_bytes, s.sm, 10001, 0, 1, out, false),
-                     -EUCLEAN);
-    assert_int_equal(efs_cascade_merge(EFS_FORMAT_COUNT, s.chunk, s.chunk_bytes, s.sm, 10000, 0, 1, out, false),
-                     -EINVAL);
-    assert_int_equal(efs_cascade_merge(EFS_FORMAT_BF16, s.chunk, s.chunk_bytes, s.sm, 10000, 9999, 1, out, false), 0);
+    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 10001, 0, out, coder_scratch()), -EINVAL);
+    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 9999, 2, out, coder_scratch()), -EINVAL);
+    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 1, SIZE_MAX, out, coder_scratch()), -EINVAL);
+    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 10000, 0, out, coder_scratch()), 0);
+    assert_int_equal(
+        efs_cascade_merge(EFS_FORMAT_BF16, s.chunk, s.chunk_bytes, s.sm, 9999, 0, 1, out, false, coder_scratch()),
+        -EUCLEAN);
+    assert_int_equal(
+        efs_cascade_merge(EFS_FORMAT_BF16, s.chunk, s.chunk_bytes, s.sm, 10001, 0, 1, out, false, coder_scratch()),
+        -EUCLEAN);
+    assert_int_equal(
+        efs_cascade_merge(EFS_FORMAT_COUNT, s.chunk, s.chunk_bytes, s.sm, 10000, 0, 1, out, false, coder_scratch()),
+        -EINVAL);
+    assert_int_equal(
+        efs_cascade_merge(EFS_FORMAT_BF16, s.chunk, s.chunk_bytes, s.sm, 10000, 9999, 1, out, false, coder_scratch()),
+        0);
     assert_memory_equal(out, s.raw + 2 * 9999, 2);
     shard_free(&s);
 }

@@ -54,7 +54,7 @@ static int check_chunk(struct buffers *b, const struct guarded *chunk, bool stre
         if (!efs_cpu_force(path_names[p]))
             continue;
         int r = efs_cascade_merge(b->format, chunk->data, chunk->bytes, b->sm.data, b->sm.bytes, 0, b->n, b->out.data,
-                                  stream);
+                                  stream, coder_scratch());
         if (p == 0) {
             expected = r;
             assert_true(r == 0 || r == -EUCLEAN || r == -EINVAL);
@@ -74,7 +74,7 @@ static struct guarded encode(enum symbol_kind kind, size_t n, uint64_t *rng)
 
     assert_true(symbols && chunk);
     symbols_fill(kind, symbols, n, rng);
-    struct guarded g = guarded_copy(chunk, efs_cascade_encode(symbols, n, chunk));
+    struct guarded g = guarded_copy(chunk, efs_cascade_encode(symbols, n, chunk, coder_scratch()));
     free(symbols);
     free(chunk);
     return g;

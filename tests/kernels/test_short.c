@@ -103,7 +103,7 @@ static struct shard shard_new(enum efs_format format, enum symbol_kind kind, siz
         s.sm[i] = (uint8_t)random_u64(rng);
     efs_merge(format, s.e, s.sm, n, s.raw); /* any elements with these exponents */
     efs_split_short(format, s.raw, n, s.e, s.sm);
-    s.chunk_bytes = efs_cascade_encode_short(s.e, n, log2, s.chunk);
+    s.chunk_bytes = efs_cascade_encode_short(s.e, n, log2, s.chunk, coder_scratch());
     assert_true(s.chunk_bytes <= efs_cascade_bound(n));
     return s;
 }
@@ -133,7 +133,7 @@ static void check_pieces(const struct shard *s, size_t first, size_t count)
     memset(code.data, 0xee, code.bytes);
     memcpy(code.data, s->chunk + range.code_begin, range.code_end - range.code_begin);
     assert_int_equal(efs_cascade_merge_range(s->format, head.data, head.bytes, s->chunk_bytes, code.data, sm.data,
-                                             first, count, out.data),
+                                             first, count, out.data, coder_scratch()),
                      0);
     assert_memory_equal(out.data, s->raw + first * bytes, out.bytes);
     guarded_free(&head);
@@ -150,8 +150,9 @@ static void check_range(const struct shard *s, const uint8_t *chunk, const uint8
 
     assert_non_null(dst);
     memset(dst, 0x5c, room);
-    assert_int_equal(
-        efs_cascade_merge(s->format, chunk, s->chunk_bytes, sm, s->sm_bytes, first, count, dst + offset, stream), 0);
+    assert_int_equal(efs_cascade_merge(s->format, chunk, s->chunk_bytes, sm, s->sm_bytes, first, count, dst + offset,
+                                       stream, coder_scratch()),
+                     0);
     for (size_t i = 0; i < room; i++)
         if (i < offset || i >= offset + count * bytes)
             assert_int_equal(dst[i], 0x5c);
@@ -174,7 +175,7 @@ static unsigned check_shard(const struct shard *s, uint64_t *rng, unsigned range
         efs_split_short(s->format, s->raw, s->n, decoded, sm);
         assert_memory_equal(sm, s->sm, s->sm_bytes);
         memset(again, 0xa5, efs_cascade_bound(s->n));
-        assert_int_equal(efs_cascade_encode_short(s->e, s->n, s->log2, again), s->chunk_bytes);
+        assert_int_equal(efs_cascade_encode_short(s->e, s->n, s->log2, again, coder_scratch()), s->chunk_bytes);
         assert_memory_equal(again, s->chunk, s->chunk_bytes);
         struct guarded chunk = guarded_copy(s->chunk, s->chunk_bytes), guarded_sm = guarded_copy(s->sm, s->sm_bytes);
         for (unsigned stream = 0; stream < 2; stream++)
@@ -233,7 +234,7 @@ TEST(own_table)
     symbols_fill(SYMBOLS_WEIGHTS, symbols, N, &rng);
     for (size_t i = 5 * 4096; i < 6 * 4096; i++)
         symbols[i] = (uint8_t)(symbols[i] + 40);
-    size_t bytes = efs_cascade_encode_short(symbols, N, 12, chunk);
+    size_t bytes = efs_cascade_encode_short(symbols, N, 12, chunk, coder_scratch());
     assert_int_equal(decode_by_the_text(chunk, bytes, N, 12, decoded), 3);
     assert_memory_equal(decoded, symbols, N);
     assert_true(bytes < N / 2);
@@ -248,7 +249,8 @@ static int check_damaged(const struct shard *s, const struct guarded *chunk)
     for (size_t p = 0; p < PATH_COUNT; p++) {
         if (!efs_cpu_force(path_names[p]))
             continue;
-        int r = efs_cascade_merge(s->format, chunk->data, chunk->bytes, s->sm, s->sm_bytes, 0, s->n, out.data, false);
+        int r = efs_cascade_merge(s->format, chunk->data, chunk->bytes, s->sm, s->sm_bytes, 0, s->n, out.data, false,
+                                  coder_scratch());
         expected = p == 0 ? r : expected;
         assert_int_equal(r, expected);
         assert_true(r == 0 || r == -EUCLEAN || r == -EINVAL);
@@ -260,7 +262,7 @@ static int check_damaged(const struct shard *s, const struct guarded *chunk)
             continue;
         assert_true(range.code_end <= chunk->bytes - EFS_CASCADE_SLACK);
         r = efs_cascade_merge_range(s->format, chunk->data, head_bytes, chunk->bytes, chunk->data + range.code_begin,
-                                    s->sm + range.sm_begin, s->n / 2, s->n / 3, out.data);
+                                    s->sm + range.sm_begin, s->n / 2, s->n / 3, out.data, coder_scratch());
         assert_true(r == 0 || r == -EUCLEAN);
     }
     guarded_free(&out);
@@ -312,8 +314,11 @@ TEST(bad_arguments)
     struct efs_cascade_range range;
     uint8_t out[16];
 
-    assert_int_equal(efs_cascade_merge(s.format, s.chunk, s.chunk_bytes, s.sm, 9999, 0, 1, out, false), -EUCLEAN);
-    assert_int_equal(efs_cascade_merge(s.format, s.chunk, s.chunk_bytes, s.sm, 10000, 9999, 2, out, false), -EINVAL);
+    assert_int_equal(efs_cascade_merge(s.format, s.chunk, s.chunk_bytes, s.sm, 9999, 0, 1, out, false, coder_scratch()),
+                     -EUCLEAN);
+    assert_int_equal(
+        efs_cascade_merge(s.format, s.chunk, s.chunk_bytes, s.sm, 10000, 9999, 2, out, false, coder_scratch()),
+        -EINVAL);
     assert_int_equal(efs_cascade_locate(s.format, s.chunk, 38, s.chunk_bytes, 10000, 9999, 2, &range), -EINVAL);
     assert_int_equal(efs_cascade_locate(s.format, s.chunk, 38, s.chunk_bytes, 10000, 1, SIZE_MAX, &range), -EINVAL);
     assert_int_equal(efs_cascade_locate(s.format, s.chunk, 38, s.chunk_bytes, 9999, 0, 1, &range), -EUCLEAN);

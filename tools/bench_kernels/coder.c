@@ -26,6 +26,7 @@ struct data {
     enum efs_format format;
     size_t elements, shards, raw_bytes, chunk_room, sm_room, each;
     uint8_t *raw, *e, *sm, *chunks, *back; /* shard s: sm + s * sm_room, chunks + s * chunk_room */
+    uint8_t *scratch;                      /* of each thread */
     size_t *chunk_bytes;
     enum work work;
     unsigned threads, span_log2; /* 12, 13: short spans */
@@ -38,7 +39,7 @@ static size_t shard_elements(const struct data *d, size_t s)
     return d->elements - first < SHARD_ELEMENTS ? d->elements - first : SHARD_ELEMENTS;
 }
 
-static void do_shard(const struct data *d, size_t s)
+static void do_shard(const struct data *d, size_t s, uint8_t *scratch)
 {
     size_t n = shard_elements(d, s), first = s * SHARD_ELEMENTS, at = first * d->each;
     uint8_t *e = d->e + first, *sm = d->sm + s * d->sm_room, *chunk = d->chunks + s * d->chunk_room;
@@ -47,11 +48,11 @@ static void do_shard(const struct data *d, size_t s)
     if (d->work == WORK_SPLIT || d->work == WORK_ENCODE)
         (is_short ? efs_split_short : efs_split)(d->format, d->raw + at, n, e, sm);
     if (d->work == WORK_ENCODE)
-        d->chunk_bytes[s] =
-            is_short ? efs_cascade_encode_short(e, n, d->span_log2, chunk) : efs_cascade_encode(e, n, chunk);
+        d->chunk_bytes[s] = is_short ? efs_cascade_encode_short(e, n, d->span_log2, chunk, scratch)
+                                     : efs_cascade_encode(e, n, chunk, scratch);
     if ((d->work == WORK_MERGE || d->work == WORK_STREAM) &&
         efs_cascade_merge(d->format, chunk, d->chunk_bytes[s], sm, efs_sm_bytes(d->format, n), 0, n, d->back + at,
-                          d->work == WORK_STREAM) != 0) {
+                          d->work == WORK_STREAM, scratch) != 0) {
         fprintf(stderr, "bench_kernels: a chunk does not decode\n");
         exit(1);
     }
@@ -72,7 +73,7 @@ static void work_part(void *arg, unsigned part)
         memset(d->back + from, 1, to - from); /* larger than the caches */
     else
         for (size_t s = first; s < end; s++)
-            do_shard(d, s);
+            do_shard(d, s, d->scratch + (size_t)part * EFS_CASCADE_SCRATCH_BYTES);
 }
 
 /* GB/s of raw bytes. */
@@ -96,13 +97,14 @@ static void make_data(struct data *d, enum efs_format format, const struct bench
     d->e = bench_memory(d->elements);
     d->sm = bench_memory(d->shards * d->sm_room);
     d->chunks = bench_memory(d->shards * d->chunk_room);
+    d->scratch = bench_memory(d->threads * (size_t)EFS_CASCADE_SCRATCH_BYTES);
     d->chunk_bytes = bench_memory(d->shards * sizeof(*d->chunk_bytes));
     bench_weights(o->weights, format, d->elements, d->raw);
 }
 
 static void free_data(struct data *d)
 {
-    void *memory[] = {d->raw, d->back, d->e, d->sm, d->chunks, d->chunk_bytes};
+    void *memory[] = {d->raw, d->back, d->e, d->sm, d->chunks, d->scratch, d->chunk_bytes};
     for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
         free(memory[i]);
 }

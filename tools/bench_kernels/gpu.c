@@ -114,13 +114,14 @@ static void data_make(struct gpu *g, struct gpu_data *d, enum efs_format format,
     bench_weights(o->weights, format, d->elements, d->raw);
     uint8_t *coded = bench_memory(d->shards * (chunk_room + sm_room + e_room));
     struct efs_gpu_shard *tables[2];
+    uint8_t *scratch = malloc(EFS_CASCADE_SCRATCH_BYTES);
     d->plain = device_memory(d->raw_bytes);
     d->out = device_memory(d->raw_bytes);
     d->coded = device_memory(d->shards * (chunk_room + sm_room + e_room));
     d->launches = calloc(d->shards + 1, sizeof(d->launches[0]));
     for (unsigned t = 0; t < 2; t++)
         tables[t] = calloc(d->shards, sizeof(*tables[t]));
-    if (!d->launches || !tables[0] || !tables[1])
+    if (!d->launches || !tables[0] || !tables[1] || !scratch)
         bench_fail("memory", ENOMEM);
     size_t in_launch = 0;
     for (size_t s = 0; s < d->shards; s++) {
@@ -129,7 +130,7 @@ static void data_make(struct gpu *g, struct gpu_data *d, enum efs_format format,
         uint8_t *chunk = coded + s * chunk_room, *sm = coded + d->shards * chunk_room + s * sm_room;
         uint8_t *e = coded + d->shards * (chunk_room + sm_room) + s * e_room;
         efs_split(format, d->raw + first * d->each, n, e, sm);
-        const size_t bytes = efs_cascade_encode(e, n, chunk);
+        const size_t bytes = efs_cascade_encode(e, n, chunk, scratch);
         tables[0][s] = (struct efs_gpu_shard){.e = (const uint8_t *)(uintptr_t)(d->coded + (size_t)(chunk - coded)),
                                               .sm = (const uint8_t *)(uintptr_t)(d->coded + (size_t)(sm - coded)),
                                               .dst = (uint8_t *)(uintptr_t)(d->out + first * d->each),
@@ -157,6 +158,7 @@ static void data_make(struct gpu *g, struct gpu_data *d, enum efs_format format,
     CHECK("cuStreamSynchronize", stream_synchronize(g->stream));
     for (unsigned t = 0; t < 2; t++)
         free(tables[t]);
+    free(scratch);
     free(coded);
 }
 

@@ -36,16 +36,16 @@ static void code_matrix(struct bench *b, const struct efs_matrix *plain, struct 
     enum efs_format format = plain->f16 ? EFS_FORMAT_F16 : EFS_FORMAT_BF16;
     size_t elements = (size_t)plain->rows * plain->cols, count = (elements + SHARD_ELEMENTS - 1) / SHARD_ELEMENTS;
     struct efs_matrix_shard *shards = calloc(count, sizeof(*shards));
-    uint8_t *e = malloc(SHARD_ELEMENTS);
+    uint8_t *e = malloc(SHARD_ELEMENTS), *scratch = malloc(EFS_CASCADE_SCRATCH_BYTES);
 
-    if (!shards || !e)
+    if (!shards || !e || !scratch)
         bench_fail("memory", ENOMEM);
     for (size_t s = 0; s < count; s++) {
         size_t first = s * SHARD_ELEMENTS, n = elements - first < SHARD_ELEMENTS ? elements - first : SHARD_ELEMENTS;
         size_t sm_bytes = efs_sm_bytes(format, n);
         uint8_t *sm = *room, *chunk = sm + (sm_bytes + 4095) / 4096 * 4096;
         efs_split(format, (const uint8_t *)plain->plain + 2 * first, n, e, sm);
-        size_t chunk_bytes = efs_cascade_encode(e, n, chunk);
+        size_t chunk_bytes = efs_cascade_encode(e, n, chunk, scratch);
         shards[s] = (struct efs_matrix_shard){.e = chunk, .e_bytes = chunk_bytes, .sm = sm, .sm_bytes = sm_bytes};
         *room = chunk + (chunk_bytes + 4095) / 4096 * 4096;
         b->coded_bytes += chunk_bytes + sm_bytes;
@@ -54,6 +54,7 @@ static void code_matrix(struct bench *b, const struct efs_matrix *plain, struct 
     coded->plain = NULL;
     coded->shards = shards;
     coded->shard_elements = SHARD_ELEMENTS;
+    free(scratch);
     free(e);
 }
 
