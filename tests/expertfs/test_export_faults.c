@@ -351,8 +351,8 @@ TEST(descriptors_that_block)
         if (turn == 1 && refuses)
             assert_int_equal(setsockopt(listening->listening, SOL_SOCKET, 83 /* SO_PASSRIGHTS */, &yes, sizeof(yes)),
                              0);
-        listening->refuses_descriptors = turn == 0 && refuses;
         pthread_mutex_lock(&daemon_->export->lock); /* nothing is received before this thread has closed its own */
+        listening->refuses_descriptors = turn == 0 && refuses;
         int fd = connect_client();
         ssize_t sent = send_with(fd, lingering);
         if (sent < 0)
@@ -373,7 +373,9 @@ TEST(descriptors_that_block)
     }
     if (refuses)
         setsockopt(listening->listening, SOL_SOCKET, 83, &no, sizeof(no));
+    pthread_mutex_lock(&daemon_->export->lock);
     listening->refuses_descriptors = refuses;
+    pthread_mutex_unlock(&daemon_->export->lock);
     check_open_fds(fds);
 }
 
