@@ -109,7 +109,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
 {
     const struct efs_store *s = fs->store;
     uint64_t threads =
-        fs->options.workers * ((uint64_t)EFS_STACK_BYTES + efs_codec_scratch_bytes(s->sb.shard_elements));
+        fs->options.workers * ((uint64_t)EFS_WORKER_STACK_BYTES + efs_codec_scratch_bytes(s->sb.shard_elements));
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
            s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES + efs_extents_table_bytes(fs) +
            efs_uncached_bytes(fs) + efs_fragments_bytes(fs) + efs_small_slots_bytes(fs) +
