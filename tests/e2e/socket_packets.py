@@ -54,6 +54,8 @@ class Client:
         data, ancillary, _, _ = self.socket.recvmsg(4096, socket.CMSG_SPACE(4))
         if not data:
             return None
+        if struct.unpack("<4I", data[:16])[2] in (OVERSIZE, FITS):
+            return self.answer()
         length, version, kind, count, tag, error, window, once, window_bytes, file_bytes = struct.unpack("<4IIiIIQQ", data)
         assert (length, version, kind, count) == (len(data), VERSION, ANSWER, 1)
         self.once |= {window} if once else set()
