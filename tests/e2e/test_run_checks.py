@@ -23,7 +23,7 @@ def compiled(folder, takes):
                    "int main(void) { return printf(\"ran %s\\n\", ggml_version()) < 0; }\n")
     for command in (["-shared", "-fPIC", "-o", f"{folder}/libggml.so", f"{folder}/ggml.c", "-Wl,-soname,libggml.so.0"],
                     ["-o", f"{folder}/llama-server", f"{folder}/main.c", f"-L{folder}", "-lggml", f"-Wl,-rpath,{folder}"]):
-        result = run(os.environ.get("CC", "cc"), *command)
+        result = run(*os.environ.get("CC", "cc").split(), *command)
         if result.returncode:
             skip(f"no C compiler: {result.stderr[:200]}")
     os.symlink("libggml.so", f"{folder}/libggml.so.0")

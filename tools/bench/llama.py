@@ -359,7 +359,7 @@ def measure(options):
         subprocess.run([tool("expertctl"), "up", gguf, "--", "true", "{gguf}"], check=True, stdin=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL, env={**os.environ, **of_user(options), "EXPERTFS_BUDGET": "64M"},
                        **({"user": options.user.pw_name, "group": options.user.pw_gid, "extra_groups": []} if options.user else {}))
-    kinds = [*ours, *options.plain]
+    kinds, ours_of_cpu = [*ours, *options.plain], [kind for kind in ours if ":" in kind]
     size, report, tokens = os.path.getsize(gguf), [], None
     form = "in place" if store == gguf else f"packed {os.path.getsize(store) / size:.3f}"
     print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, {form}; "
@@ -380,7 +380,8 @@ def measure(options):
                 if kind != DEFAULT or turn == 0:
                     runs[kind].append(once(kind, gguf, store, limit_bytes, options))
             longest = max(longest, time.monotonic() - now)
-        for result in (r for kind in runs if kind != DEFAULT for run in runs[kind] for r in run):
+        # a forced code path adds up in another order than llama.cpp does on this processor
+        for result in (r for kind in runs if kind != DEFAULT and kind not in ours_of_cpu for run in runs[kind] for r in run):
             tokens = tokens or result["tokens"]
             if result["tokens"] != tokens:
                 raise Failed(f"limit {limit}: other tokens: {result['tokens']} instead of {tokens}")
