@@ -368,10 +368,6 @@ errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const 
                             struct efs_error *err);
 /* Check routing as far as possible without a store, and copy it: stack is not NULL in the copy. */
 errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err);
-/* Saves networks (predict.h, promoe; one sequence, memory_bytes set) for mounts of a store, replacing earlier ones.
- * Errors of the system. */
-struct efs_predictor;
-errint_t efs_networks_save(uint64_t content_hash, const struct efs_predictor *networks, struct efs_error *err);
 /* Returns a new observer, 1 or more. */
 uint32_t efs_routing_observer(struct efs *fs);
 /* Ends the observer and its sequences. */

@@ -20,15 +20,14 @@
  * first answer that names the window of a full expert carries its descriptor; the windows of coded experts are sent
  * before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this protocol.
  */
-#define EFS_EXPORT_VERSION 9u
+#define EFS_EXPORT_VERSION 10u
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are less than this */
 #define EFS_EXPORT_NOTIFY UINT32_MAX      /* in place of a tag: the client uses the expert, which it holds already */
 #define EFS_EXPORT_WITH_LAYOUT (1u << 31) /* with a tag: send the layout, too, if the expert is sent coded */
 #define EFS_EXPORT_MORE (1u << 31)        /* with a form: the next packet has more experts of this request */
 #define EFS_EXPORT_LISTED 256u
-#define EFS_EXPORT_ROUTED 512u  /* experts of a layer in a packet of routing, or in the packets of one request */
-#define EFS_EXPORT_STATE 16384u /* width of a state, at most */
+#define EFS_EXPORT_ROUTED 512u /* experts of a layer in a packet of routing, or in the packets of one request */
 #define EFS_EXPORT_PART_BYTES 32768u
 enum efs_export_kind {
     EFS_EXPORT_ASK = 1, /* efs_export_ask: experts of a layer, as one request (expertfs-proc(5), want); each tag is free
@@ -127,13 +126,11 @@ struct efs_export_routing {
     struct efs_export_head head;
     uint32_t layer, sequence; /* sequence: numbered by the client */
     uint32_t tokens, weighed; /* weighed: 1: weights are set */
-    uint32_t state_width;     /* numbers of type float after the last item: the input of the router; 0: not known */
-    uint32_t reserved;
     char stack[32];
     struct {
         uint32_t expert;
         float weight;          /* the router's score; of a hint, the probability */
-    } item[EFS_EXPORT_ROUTED]; /* the state follows the last, and ends the packet */
+    } item[EFS_EXPORT_ROUTED]; /* the packet ends after the last */
 };
 
 #endif

@@ -229,7 +229,6 @@ EFS_API void efs_client_release(struct efs_client_request *request);
 
 /* The experts of a layer for a sequence. A sequence is the tokens of one text; the caller numbers it. */
 #define EFS_ROUTING_EXPERTS 512u /* at most */
-#define EFS_ROUTING_STATE 16384u /* width of a hidden state, at most */
 struct efs_routing {
     uint32_t sequence;
     const char *stack; /* NULL or "": the only one of the model */
@@ -240,20 +239,16 @@ struct efs_routing {
     /* [count] or NULL. efs_observe(): the router's scores, 0 to 1e6; NULL: not known. efs_hint(): probabilities, 0 to
      * 1; NULL: 1. */
     const float *weights;
-    /* [state_width] or NULL. efs_observe() of one token: the input of the router, after the norm, within +-1e6. */
-    const float *state;
-    uint32_t state_width;
 };
 /*
  * With the setting prefetch (efs_set()) experts of later layers are read in idle disk time. They are predicted from the
  * requests; with several concurrent sequences efs_observe() predicts better: report the router's choice for each layer
- * in order, before its experts are requested, with the router's input if networks were trained on such inputs
- * (moe-replay(1), counts). count 0 ends the sequence. efs_hint() replaces the prediction for a layer of a sequence by
- * the caller's. Neither requests an expert, counts as a use or evicts experts that the policy keeps.
+ * in order, before its experts are requested. count 0 ends the sequence. efs_hint() replaces the prediction for a layer
+ * of a sequence by the caller's. Neither requests an expert, counts as a use or evicts experts that the policy keeps.
  * On a client with a device and efs_gpu_options.ahead_bytes, efs_hint() also loads experts there (expertfs-gpu.h).
  *
  * Neither blocks. 0, also while prefetch is off; -ENOENT: no such layer or expert (a mount logs it instead); -EINVAL:
- * an expert twice, too many, a weight or state out of range; -EPIPE: the daemon of the mount has ended.
+ * an expert twice, too many, a weight out of range; -EPIPE: the daemon of the mount has ended.
  */
 EFS_API errint_t efs_observe(struct efs_client *client, const struct efs_routing *chosen, struct efs_error *err);
 EFS_API errint_t efs_hint(struct efs_client *client, const struct efs_routing *guessed, struct efs_error *err);

@@ -16,13 +16,12 @@
 
 static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, bool hint, struct efs_error *err)
 {
-    size_t items =
+    size_t bytes =
         offsetof(struct efs_export_routing, item) + r->count * sizeof(((struct efs_export_routing *)0)->item[0]);
-    size_t state = r->state_width * sizeof(*r->state);
-    struct efs_export_routing *packet = efs_sys_calloc(1, sizeof(*packet) + state);
+    struct efs_export_routing *packet = efs_sys_calloc(1, sizeof(*packet));
     if (!packet)
         return efs_fail(err, -ENOMEM, "no memory for a packet");
-    packet->head = (struct efs_export_head){.bytes = (uint32_t)(items + state),
+    packet->head = (struct efs_export_head){.bytes = (uint32_t)bytes,
                                             .version = EFS_EXPORT_VERSION,
                                             .kind = hint ? EFS_EXPORT_HINT : EFS_EXPORT_OBSERVE,
                                             .count = r->count};
@@ -30,14 +29,11 @@ static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, b
     packet->sequence = r->sequence;
     packet->tokens = r->tokens;
     packet->weighed = r->weights != NULL;
-    packet->state_width = r->state_width;
     memcpy(packet->stack, r->stack, strlen(r->stack));
     for (uint32_t i = 0; i < r->count; i++) {
         packet->item[i].expert = r->experts[i];
         packet->item[i].weight = r->weights ? r->weights[i] : 0;
     }
-    if (state)
-        memcpy((uint8_t *)packet + items, r->state, state);
     pthread_mutex_lock(&m->send_lock);
     errint_t rc = efs_export_send(m, &packet->head, 0);
     pthread_mutex_unlock(&m->send_lock);

@@ -7,7 +7,6 @@
 #include "prefetcher.h"
 
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 /* The experts of a layer: numbers [first, end) in the store. */
@@ -64,7 +63,6 @@ errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t laye
 /* ---- routing ---- */
 
 #define SCORE_MOST 1e6F
-#define STATE_MOST 1e6F
 
 static errint_t routing_check_experts(const struct efs_routing *r, bool hint, struct efs_error *err)
 {
@@ -83,27 +81,12 @@ static errint_t routing_check_experts(const struct efs_routing *r, bool hint, st
     return 0;
 }
 
-static errint_t routing_check_state(const struct efs_routing *r, struct efs_error *err)
-{
-    if (r->state_width > EFS_ROUTING_STATE || (r->state != NULL) != (r->state_width > 0))
-        return efs_fail(err, -EINVAL, "a state of %u numbers; 1 to %u are taken", r->state_width, EFS_ROUTING_STATE);
-    for (uint32_t i = 0; i < r->state_width; i++)
-        if (!(fabsf(r->state[i]) <= STATE_MOST))
-            return efs_fail(err, -EINVAL, "number %u of a state: %g is out of range", i, (double)r->state[i]);
-    return 0;
-}
-
 errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err)
 {
     *to = *from;
     if (!to->stack)
         to->stack = "";
-    if (hint) {
-        to->state = NULL;
-        to->state_width = 0;
-    }
-    errint_t rc = routing_check_experts(to, hint, err);
-    return rc < 0 ? rc : routing_check_state(to, err);
+    return routing_check_experts(to, hint, err);
 }
 
 errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const struct efs_routing *from,
@@ -118,9 +101,7 @@ errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const 
                                          .tokens = routing.tokens ? routing.tokens : 1,
                                          .count = routing.count,
                                          .ids = ids,
-                                         .weights = routing.weights,
-                                         .state = routing.state,
-                                         .state_width = routing.state_width};
+                                         .weights = routing.weights};
     for (uint32_t i = 0; rc == 0 && i < routing.count; i++)
         needs[i] = (struct efs_need){.expert = routing.experts[i]};
     if (rc == 0 && routing.count)

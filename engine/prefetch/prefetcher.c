@@ -113,9 +113,6 @@ void efs_prefetcher_destroy(struct efs *fs)
     if (!pf)
         return;
     efs_prefetch_free(pf->queue);
-    efs_predictor_free(pf->networks.predictor);
-    for (size_t i = 0; i < EFS_PREFETCHER_RING; i++)
-        free(pf->ring[i].state);
     tables_resize(fs, false);
     pthread_cond_destroy(&pf->wake);
     free(pf);
@@ -143,39 +140,19 @@ static uint64_t prefetcher_memory(const struct efs *fs)
            EFS_PREFETCHER_THREAD_BYTES;
 }
 
-/* What prefetcher_apply() takes and gives back: it swaps them with those in use. */
-struct prefetcher_parts {
-    struct efs_prefetch *queue;
-    struct efs_prefetcher_networks networks;
-};
-
-/* Bytes of the networks, and of the states that wait in the ring or are being used. */
-static uint64_t networks_memory(const struct efs_prefetcher_networks *networks)
-{
-    return networks->predictor ? efs_predict_bytes(networks->predictor) +
-                                     (EFS_PREFETCHER_RING + 1) * (uint64_t)networks->width * sizeof(float)
-                               : 0;
-}
-
-/* Switches prefetch on, with these parts. Lock held. */
-static errint_t prefetcher_enable(struct efs *fs, struct prefetcher_parts *parts, struct efs_error *err)
+/* Switches prefetch on with this queue, which it takes. Lock held. */
+static errint_t prefetcher_enable(struct efs *fs, struct efs_prefetch **queue, struct efs_error *err)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
-    const struct prefetcher_parts unused = {.networks = pf->networks};
-    uint64_t networks = networks_memory(&parts->networks);
-    uint64_t bytes = prefetcher_memory(fs) + networks,
-             floor = efs_account_fixed(&fs->account) + bytes + fs->arena.segment_bytes;
+    uint64_t bytes = prefetcher_memory(fs), floor = efs_account_fixed(&fs->account) + bytes + fs->arena.segment_bytes;
     if (fs->options.budget_bytes < floor)
         return efs_fail(err, -ENOMEM, "prefetch takes %llu MiB: it needs budget=%lluM or more",
                         (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20));
     if (tables_resize(fs, true) < 0)
         return efs_fail(err, -ENOMEM, "no memory for prefetch");
     pf->expert_bytes = largest_expert_bytes(fs);
-    pf->queue = parts->queue;
-    pf->networks = parts->networks;
-    pf->state_width = parts->networks.width;
-    pf->networks_bytes = networks;
-    *parts = unused;
+    pf->queue = *queue;
+    *queue = NULL;
     pf->on = true;
     pf->memory_bytes = bytes;
     pf->predictor_most_bytes = predictor_bytes(fs->options.budget_bytes);
@@ -194,8 +171,6 @@ static struct efs_prefetch *prefetcher_disable(struct efs *fs)
         if (pf->experts[pf->prefetched[i]].read)
             efs_extents_prefetch_drop(fs, pf->prefetched[i]);
     pf->queue = NULL;
-    pf->state_width = 0;
-    pf->networks_bytes = 0;
     pf->on = false;
     efs_account_release(&fs->account, EFS_ACCOUNT_FIXED, pf->memory_bytes);
     efs_budget_set_prefetch(fs, 0);
@@ -203,13 +178,13 @@ static struct efs_prefetch *prefetcher_disable(struct efs *fs)
     return queue;
 }
 
-/* Applies settings. Lock held. *parts: in, parts to use; out, those that the caller frees. */
-static errint_t prefetcher_apply(struct efs *fs, const struct efs_governor_config *tuning,
-                                 struct prefetcher_parts *parts, struct efs_error *err)
+/* Applies settings. Lock held. *queue: in, the one to use; out, one that the caller frees, or NULL. */
+static errint_t prefetcher_apply(struct efs *fs, const struct efs_governor_config *tuning, struct efs_prefetch **queue,
+                                 struct efs_error *err)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
     bool on = tuning->mode != EFS_GOVERNOR_OFF, was = pf->on;
-    errint_t rc = on && !was ? prefetcher_enable(fs, parts, err) : 0;
+    errint_t rc = on && !was ? prefetcher_enable(fs, queue, err) : 0;
     if (rc < 0)
         return rc;
     if (on && pf->governor.layers == 0)
@@ -217,7 +192,7 @@ static errint_t prefetcher_apply(struct efs *fs, const struct efs_governor_confi
     else
         efs_governor_set(&pf->governor, tuning);
     if (!on && was)
-        parts->queue = prefetcher_disable(fs);
+        *queue = prefetcher_disable(fs);
     pf->tuning = *tuning;
     pf->budget_bytes = 0; /* recompute the caps */
     if (on)
@@ -246,30 +221,23 @@ static errint_t prefetcher_start(struct efs *fs, struct efs_error *err)
 
 errint_t efs_prefetcher_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err)
 {
-    struct prefetcher_parts parts = {.queue = NULL};
+    struct efs_prefetch *queue = NULL;
     errint_t rc = 0;
-    efs_lock(fs);
-    bool was = fs->prefetcher->on;
-    uint64_t budget_bytes = fs->options.budget_bytes;
-    efs_unlock(fs);
     if (tuning->mode != EFS_GOVERNOR_OFF) {
         const struct efs_prefetch_config config = {.layers = efs_cache(fs)->layers,
                                                    .experts = efs_cache(fs)->width,
                                                    .sequences = EFS_PREFETCHER_SEQUENCES,
                                                    .predictions = efs_cache(fs)->policy ? predictions_max(fs) : 0};
-        rc = efs_cache(fs)->policy ? efs_prefetch_new(&config, &parts.queue) : -EINVAL;
+        rc = efs_cache(fs)->policy ? efs_prefetch_new(&config, &queue) : -EINVAL;
         if (rc < 0)
             return rc == -ENOMEM ? efs_fail(err, rc, "no memory for prefetch")
                                  : efs_fail(err, -EOPNOTSUPP, "prefetch: the store has no experts, or too many");
-        if (!was)
-            parts.networks = efs_prefetcher_load_networks(fs, budget_bytes);
     }
     efs_lock(fs);
     const struct efs_governor_config before = fs->prefetcher->tuning;
-    rc = prefetcher_apply(fs, tuning, &parts, err);
+    rc = prefetcher_apply(fs, tuning, &queue, err);
     efs_unlock(fs);
-    efs_prefetch_free(parts.queue);
-    efs_predictor_free(parts.networks.predictor);
+    efs_prefetch_free(queue);
     if (rc < 0)
         return rc;
     rc = prefetcher_start(fs, err);
@@ -340,14 +308,13 @@ static void print_statistics(struct efs *fs, FILE *out)
     fprintf(out, "state: %s\n", prefetcher_state(pf));
     fprintf(out, "time_ratio: %.4f\n", pf->on ? efs_trial_ratio(&pf->governor.trial) : 1);
     fprintf(out, "memory_bytes: %llu\n", U(pf->memory_bytes));
-    fprintf(out, "predictor_bytes: %llu\n", U(pf->on ? pf->predictor_bytes + pf->networks_bytes : 0));
+    fprintf(out, "predictor_bytes: %llu\n", U(pf->on ? pf->predictor_bytes : 0));
     fprintf(out, "share_bytes: %llu\n", U(fs->account.prefetch_bytes));
     fprintf(out, "held_bytes: %llu\n", U(held_bytes));
     fprintf(out, "sequences: %u\n", sequences);
     fprintf(out, "chosen: %u\n", pf->chosen);
     fprintf(out, "observed: %llu\n", U(pf->observed));
     fprintf(out, "left_out: %llu\n", U(pf->ring_dropped));
-    fprintf(out, "by_networks: %llu\n", U(pf->by_networks));
     fprintf(out, "misses: %llu\n", U(pf->missed));
     fprintf(out, "offered: %llu\n", U(counts.offered));
     fprintf(out, "cancelled: %llu\n", U(counts.cancelled));

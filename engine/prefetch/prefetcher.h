@@ -7,8 +7,7 @@
  * expert, and its reads never evict a component that the policy protects.
  *
  * Predictions come from a predictor or, as hints, from the runtime. A governor (sched/prefetch/governor.h) selects
- * those worth a read and submits them to a queue (prefetch.h), which is read in idle disk time. For a layer that was
- * observed with its hidden state, networks trained ahead (prefetcher_saved.c) replace the predictor.
+ * those worth a read and submits them to a queue (prefetch.h), which is read in idle disk time.
  *
  *     observed -> ring -> thread: predictor -> governor -> queue -> efs_extents_prefetch() -> I/O thread, in spare time
  *       ^                                                    ^
@@ -59,8 +58,6 @@ struct efs_prefetcher_layer {
     uint32_t count, tokens;
     const uint32_t *ids;  /* numbers in the layer */
     const float *weights; /* scores of the router, or probabilities; NULL: not known */
-    const float *state;   /* [state_width] input of the router; NULL: not known */
-    uint32_t state_width;
 };
 /* A layer of a sequence has chosen these experts; count 0 ends the sequence. Without lock. */
 void efs_prefetcher_observe(struct efs *fs, const struct efs_prefetcher_layer *layer);

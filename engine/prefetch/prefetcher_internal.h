@@ -2,7 +2,7 @@
 /*
  * prefetcher_internal.h - shared by the files of prefetch: prefetcher.c (settings and texts), prefetcher_sequences.c
  * (observations and hints), prefetcher_queue.c (the queue and its reads), prefetcher_fill.c (filling),
- * prefetcher_thread.c (the predictor), prefetcher_saved.c (files).
+ * prefetcher_thread.c (the predictor), prefetcher_saved.c (its file).
  */
 #ifndef EFS_PREFETCHER_INTERNAL_H
 #define EFS_PREFETCHER_INTERNAL_H
@@ -26,15 +26,8 @@
 struct efs_prefetcher_observation {
     uint64_t sequence;
     int64_t now; /* position; EFS_PREFETCHER_NO_POSITION: the sequence has ended */
-    uint32_t layer, count, state_width;
+    uint32_t layer, count;
     bool scored, predict; /* predict: submit the predictions that follow */
-    float *state;         /* [state_width], allocated; NULL: not known */
-};
-
-/* Networks that were trained ahead on hidden states (predict.h, promoe). predictor NULL: none. */
-struct efs_prefetcher_networks {
-    struct efs_predictor *predictor;
-    unsigned width, distances; /* of states; layers ahead */
 };
 
 struct efs_prefetcher_pending_hint {
@@ -109,15 +102,11 @@ struct efs_prefetcher {
     uint32_t *pending;
     /* ring of pending observations for the thread */
     struct efs_prefetcher_observation ring[EFS_PREFETCHER_RING];
-    uint16_t *ring_ids;                      /* [EFS_PREFETCHER_RING][EFS_PREFETCHER_IDS] */
-    float *ring_weights;                     /* [EFS_PREFETCHER_RING][EFS_PREFETCHER_IDS] */
-    struct efs_prefetcher_networks networks; /* loaded, and not taken by the thread yet */
-    uint32_t state_width;                    /* of the networks; 0: states are not used */
-    uint64_t networks_bytes;                 /* of the networks and the states in the ring */
+    uint16_t *ring_ids;  /* [EFS_PREFETCHER_RING][EFS_PREFETCHER_IDS] */
+    float *ring_weights; /* [EFS_PREFETCHER_RING][EFS_PREFETCHER_IDS] */
     uint64_t ring_pushed, ring_popped, ring_dropped;
     /* statistics */
     struct efs_prefetcher_scores scores[EFS_PREFETCHER_DISTANCES + 1]; /* [0]: hints, whose distance is not recorded */
-    uint64_t by_networks;                                              /* layers after which networks predicted */
     uint64_t observed, missed; /* layers; requested experts that were not in memory or only by prefetch */
     unsigned chosen;           /* experts per token, as the predictor assumes; 0: no predictor yet */
     uint64_t predictor_bytes, predictor_most_bytes; /* most: limit, as counted in the budget */
@@ -163,8 +152,6 @@ void efs_prefetcher_end_sequences(struct efs *fs);
 void efs_prefetcher_save(struct efs *fs, const struct efs_predictor *predictor);
 /* Loads it into a predictor without sequences. If the file is missing or does not fit, the predictor stays empty. */
 void efs_prefetcher_load(struct efs *fs, struct efs_predictor *predictor);
-/* Loads networks of at most 1/64 of the budget (1 MiB if that is less), whose predictor the caller frees. */
-struct efs_prefetcher_networks efs_prefetcher_load_networks(struct efs *fs, uint64_t budget_bytes);
 
 /* prefetcher_thread.c */
 void *efs_prefetcher_thread(void *prefetcher);

@@ -3,9 +3,7 @@
 #include "prefetcher_internal.h"
 
 #include "expertfs-private.h"
-#include "sys.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static uint64_t sequence_id(uint32_t observer, uint32_t number)
@@ -34,17 +32,6 @@ static struct efs_prefetcher_observation *ring_push(struct efs_prefetcher *pf, u
     *weights = pf->ring_weights + at * EFS_PREFETCHER_IDS;
     pthread_cond_signal(&pf->wake);
     return &pf->ring[at];
-}
-
-/* A copy of the layer's state for the thread; NULL: none, or no use for it. */
-static float *state_copy(const struct efs_prefetcher *pf, const struct efs_prefetcher_layer *l)
-{
-    if (!l->state || l->tokens > 1 || l->state_width != pf->state_width)
-        return NULL;
-    float *copy = efs_sys_malloc(l->state_width * sizeof(*copy));
-    if (copy)
-        memcpy(copy, l->state, l->state_width * sizeof(*copy));
-    return copy;
 }
 
 static void sequence_end(struct efs *fs, struct efs_prefetcher_sequence *s)
@@ -150,8 +137,6 @@ static void observe(struct efs *fs, uint64_t id, const struct efs_prefetcher_lay
                                              .now = s->now,
                                              .layer = l->layer,
                                              .count = count,
-                                             .state = state_copy(pf, l),
-                                             .state_width = l->state_width,
                                              .scored = l->weights != NULL,
                                              .predict =
                                                  pf->now == EFS_GOVERNOR_PREDICTIONS && !sequence_is_hinted(fs, s)};

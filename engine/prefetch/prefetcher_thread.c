@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prefetcher_thread.c - see prefetcher.h: the thread that owns the predictor and the networks. For each observed layer
- * it trains the predictor, scores earlier predictions and submits new ones, of the networks where the hidden state is
- * known. If it is slower than the layers, the ring of observations
+ * prefetcher_thread.c - see prefetcher.h: the thread that owns the predictor. For each observed layer it trains the
+ * predictor, scores earlier predictions and submits new ones. If it is slower than the layers, the ring of observations
  * fills up and layers are dropped.
  */
 #include "prefetcher_internal.h"
@@ -34,7 +33,6 @@ _Static_assert(ISSUED_MAX * sizeof(struct issued_predictions) <= EFS_PREFETCHER_
 struct predictor_thread {
     struct efs_prefetcher *pf;
     struct efs_predictor *predictor;
-    struct efs_prefetcher_networks networks;
     unsigned chosen, distances;
     uint32_t pass_layers, pass_most; /* layers in this pass; most experts requested by one of them */
     uint64_t learned, saved_ns;      /* layers learned since the last save; time of the last save */
@@ -180,27 +178,12 @@ static int drop_missing_experts(const struct predictor_thread *t, struct efs_pre
     return kept;
 }
 
-/* One sequence of the networks serves all: they predict from its last state alone. */
-#define NETWORKS_SEQUENCE 0u
-
-/* Passes the state of the observation to the networks. false: no state, or no networks. */
-static bool networks_observe(struct predictor_thread *t, struct efs_predict_observation seen)
-{
-    seen.state = t->o.state;
-    return t->networks.predictor && seen.state && t->o.state_width == t->networks.width &&
-           efs_predict_observe(t->networks.predictor, NETWORKS_SEQUENCE, &seen) == 0;
-}
-
-/* Predicts the next layers, by the networks if they have the state. Without lock. Returns the number of predictions. */
-static uint32_t predictor_thread_predict(struct predictor_thread *t, bool by_networks)
+/* Predicts the next layers. Without lock. Returns the number of predictions. */
+static uint32_t predictor_thread_predict(struct predictor_thread *t)
 {
     uint32_t count = 0, room = 4 * t->chosen < EFS_PREFETCHER_PER_LAYER ? 4 * t->chosen : EFS_PREFETCHER_PER_LAYER;
     for (uint8_t d = 1; d <= t->distances; d++) {
-        int n = 0;
-        if (by_networks && d <= t->networks.distances)
-            n = efs_predict(t->networks.predictor, NETWORKS_SEQUENCE, d, t->predictions + count, room, NULL);
-        if (n <= 0) /* the networks predict no layer of the next token */
-            n = efs_predict(t->predictor, t->o.sequence, d, t->predictions + count, room, NULL);
+        int n = efs_predict(t->predictor, t->o.sequence, d, t->predictions + count, room, NULL);
         if (n < 0)
             continue;
         n = drop_missing_experts(t, t->predictions + count, n);
@@ -257,13 +240,11 @@ static void predictor_thread_handle(struct predictor_thread *t)
     if (t->predictor)
         predictor_thread_begin_sequence(t);
     if (t->predictor && efs_predict_observe(t->predictor, t->o.sequence, &seen) == 0) {
-        bool by_networks = networks_observe(t, seen);
         t->learned++;
         efs_lock(fs);
         score_due_predictions(t);
-        t->pf->by_networks += by_networks;
         efs_unlock(fs);
-        count = predictor_thread_predict(t, by_networks);
+        count = predictor_thread_predict(t);
     }
     if (!count || !t->o.predict)
         return;
@@ -278,25 +259,9 @@ static void ring_pop(struct predictor_thread *t)
     struct efs_prefetcher *pf = t->pf;
     size_t at = pf->ring_popped++ % EFS_PREFETCHER_RING;
     t->o = pf->ring[at];
-    pf->ring[at].state = NULL;
     memcpy(t->ids, pf->ring_ids + at * EFS_PREFETCHER_IDS, t->o.count * sizeof(t->ids[0]));
     if (t->o.scored)
         memcpy(t->weights, pf->ring_weights + at * EFS_PREFETCHER_IDS, t->o.count * sizeof(t->weights[0]));
-}
-
-/* Takes the networks that were loaded; t->networks was freed. Lock held. */
-static void networks_take(struct predictor_thread *t)
-{
-    t->networks = t->pf->networks;
-    t->pf->networks = (struct efs_prefetcher_networks){0};
-    if (t->networks.predictor)
-        efs_predict_begin(t->networks.predictor, NETWORKS_SEQUENCE);
-}
-
-static void networks_free(struct predictor_thread *t)
-{
-    efs_predictor_free(t->networks.predictor);
-    t->networks = (struct efs_prefetcher_networks){0};
 }
 
 void *efs_prefetcher_thread(void *arg)
@@ -310,8 +275,8 @@ void *efs_prefetcher_thread(void *arg)
         efs_log(fs, EFS_LOG_WARNING, "nothing is predicted: no memory");
     efs_lock(fs);
     while (t && !pf->stop) {
-        bool is_off = (t->chosen || t->networks.predictor) && !pf->on, idle = pf->ring_pushed == pf->ring_popped;
-        if (idle && !is_off && !pf->networks.predictor) {
+        bool is_off = t->chosen && !pf->on, idle = pf->ring_pushed == pf->ring_popped;
+        if (idle && !is_off) {
             pthread_cond_wait(&pf->wake, &fs->lock);
             continue;
         }
@@ -319,27 +284,19 @@ void *efs_prefetcher_thread(void *arg)
             ring_pop(t);
         if (is_off)
             pf->chosen = 0;
-        bool take = pf->networks.predictor;
         efs_unlock(fs);
         if (is_off || efs_now_ns() - t->saved_ns > SAVE_NS)
             predictor_thread_save(t);
         if (is_off)
             predictor_thread_reset(t);
-        if (is_off || take)
-            networks_free(t);
         if (!idle)
             predictor_thread_handle(t);
-        free(t->o.state);
-        t->o.state = NULL;
         efs_lock(fs);
-        if (take)
-            networks_take(t);
     }
     efs_unlock(fs);
     if (t) {
         predictor_thread_save(t);
         predictor_thread_reset(t);
-        networks_free(t);
     }
     free(t);
     return NULL;

@@ -171,15 +171,13 @@ errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, stru
     *export = NULL;
     if (!h)
         return efs_fail(err, -ENOMEM, "no memory");
-    *h = (struct efsd_export){.daemon = daemon,
-                              .packet = calloc(1, sizeof(*h->packet)),
-                              .socket = {.listening = -1, .base = -1, .directory = -1}};
+    *h = (struct efsd_export){.daemon = daemon, .socket = {.listening = -1, .base = -1, .directory = -1}};
     pthread_mutex_init(&h->lock, NULL);
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
     h->stop = eventfd(0, EFD_CLOEXEC);
     h->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    errint_t rc = h->epoll < 0 || h->stop < 0 || h->timer < 0 ? -errno : h->packet ? 0 : -ENOMEM;
+    errint_t rc = h->epoll < 0 || h->stop < 0 || h->timer < 0 ? -errno : 0;
     bool reported = false;
     if (!rc) {
         rc = efsd_socket_open(&h->socket, daemon->allow_other, err);
@@ -246,7 +244,6 @@ void efsd_export_free(struct efsd_export *h)
         if (all[i] >= 0)
             close(all[i]);
     pthread_mutex_destroy(&h->lock);
-    free(h->packet);
     free(h);
 }
 

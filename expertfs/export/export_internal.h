@@ -98,13 +98,11 @@ union efsd_export_packet {
     struct efs_export_head head;
     struct efs_export_ask ask;
     struct efs_export_routing routing;
-    uint8_t bytes[sizeof(struct efs_export_routing) + EFS_EXPORT_STATE * sizeof(float)];
 };
 
 struct efsd_export {
     struct efsd *daemon;
-    union efsd_export_packet *packet; /* export thread: the one that is received; too large for a stack */
-    pthread_mutex_t lock;             /* guards clients and their contents */
+    pthread_mutex_t lock; /* guards clients and their contents */
     struct efsd_export_client *clients;
     uint32_t client_count;
     _Atomic uint32_t keepers;          /* clients that keep experts */

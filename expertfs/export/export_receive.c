@@ -320,11 +320,8 @@ static bool client_handle_routing(struct efsd_export_client *s, const struct efs
     float weights[EFS_EXPORT_ROUTED];
     struct efs_error err = {.text = ""};
     if (bytes < offsetof(struct efs_export_routing, item) || r->head.count > EFS_EXPORT_ROUTED ||
-        r->state_width > EFS_EXPORT_STATE)
-        return false;
-    const size_t state_at = offsetof(struct efs_export_routing, item) + r->head.count * sizeof(r->item[0]);
-    const float *state = (const void *)((const uint8_t *)r + state_at);
-    if (bytes != state_at + r->state_width * sizeof(*state) || !memchr(r->stack, '\0', sizeof(r->stack)))
+        bytes != offsetof(struct efs_export_routing, item) + r->head.count * sizeof(r->item[0]) ||
+        !memchr(r->stack, '\0', sizeof(r->stack)))
         return false;
     for (uint32_t i = 0; i < r->head.count; i++) {
         experts[i] = r->item[i].expert;
@@ -336,9 +333,7 @@ static bool client_handle_routing(struct efsd_export_client *s, const struct efs
                                         .tokens = r->tokens,
                                         .count = r->head.count,
                                         .experts = experts,
-                                        .weights = r->weighed ? weights : NULL,
-                                        .state = r->state_width ? state : NULL,
-                                        .state_width = r->state_width};
+                                        .weights = r->weighed ? weights : NULL};
     if (!s->observer)
         s->observer = efs_routing_observer(daemon->fs);
     errint_t rc = efs_routing_submit(daemon->fs, s->observer, r->head.kind == EFS_EXPORT_HINT, &routing, &err);
@@ -382,20 +377,20 @@ static bool client_handle_packet(struct efsd_export_client *s, const union efsd_
 
 void efsd_export_client_receive(struct efsd_export_client *s)
 {
-    union efsd_export_packet *packet = s->export->packet;
+    union efsd_export_packet packet;
     for (uint32_t i = 0; i < PACKETS; i++) {
         if (efsd_export_client_sends_descriptors(s)) {
             efsd_log(EFS_LOG_WARNING, "a client of %s sent descriptors: disconnected", s->export->socket.path);
             efsd_export_client_end(s);
             return;
         }
-        ssize_t n = recv(s->fd, packet, sizeof(*packet), MSG_DONTWAIT | MSG_TRUNC);
+        ssize_t n = recv(s->fd, &packet, sizeof(packet), MSG_DONTWAIT | MSG_TRUNC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         pthread_mutex_lock(&s->export->lock);
         efsd_export_client_heard(s);
         pthread_mutex_unlock(&s->export->lock);
-        bool good = n > 0 && (size_t)n <= sizeof(*packet) && client_handle_packet(s, packet, (size_t)n);
+        bool good = n > 0 && (size_t)n <= sizeof(packet) && client_handle_packet(s, &packet, (size_t)n);
         if (n > 0 && !good)
             efsd_log(EFS_LOG_WARNING, "a client of %s sent an invalid message: disconnected", s->export->socket.path);
         if (!good) {

@@ -177,10 +177,7 @@ int efs_predict_load(struct efs_predictor *predictor, const void *bytes, size_t 
  * returns 0 or an error, which efs_predict_load_from returns. */
 typedef int efs_predict_read_fn(void *from, uint64_t at, void *bytes, size_t size);
 int efs_predict_load_from(struct efs_predictor *predictor, efs_predict_read_fn *read, void *from, uint64_t size);
-/* The config of a saved predictor, without gates: the numbers are not checked. bytes: at least the first
- * EFS_PREDICT_HEADER_BYTES that were saved. 0; -EUCLEAN: not a saved predictor. */
-#define EFS_PREDICT_HEADER_BYTES 72u
-int efs_predict_saved_config(const void *bytes, size_t size, struct efs_predict_config *config);
+#define EFS_PREDICT_HEADER_BYTES 72u /* of the saved bytes, before the tables */
 
 #ifdef __cplusplus
 }

@@ -38,28 +38,6 @@ static struct header header_of(const struct efs_predictor *p)
                            UINT64_C(0xcbf29ce484222325)};
 }
 
-int efs_predict_saved_config(const void *bytes, size_t size, struct efs_predict_config *config)
-{
-    struct header header;
-    const uint32_t *n = header.numbers;
-
-    if (size < sizeof(header))
-        return -EUCLEAN;
-    memcpy(&header, bytes, sizeof(header));
-    if (memcmp(header.magic, "EFSGUESS", sizeof(header.magic)) != 0 || n[0] != VERSION)
-        return -EUCLEAN;
-    *config = (struct efs_predict_config){.kind = (enum efs_predictor_kind)n[1],
-                                          .layers = n[2],
-                                          .experts = n[3],
-                                          .chosen = n[4],
-                                          .distances = n[5],
-                                          .sequences = n[6],
-                                          .memory_bytes = header.memory_bytes,
-                                          .state_width = n[10],
-                                          .tuning = {.maps = n[7], .requests = n[8], .width = n[9]}};
-    return 0;
-}
-
 static uint64_t checksum_add(uint64_t hash, const void *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++)

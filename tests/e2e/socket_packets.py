@@ -9,7 +9,7 @@ import struct
 ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, KEEP, ROOM = range(1, 16)
 NOTIFY, WITH_LAYOUT, MORE = 0xFFFFFFFF, 1 << 31, 1 << 31
 FULL, AS_CODED, ANY = range(3)  # forms
-VERSION = 9
+VERSION = 10
 
 
 def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None, form=FULL):
@@ -18,11 +18,9 @@ def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=
                        len(items) if count is None else count) + body
 
 
-def routing(kind, items, layer=0, sequence=0, tokens=1, weighed=1, version=VERSION, stack=b"", count=None, length=None, state=(),
-            width=None):
-    """The routing of a layer (OBSERVE), or a prediction of it (HINT): items are (expert, weight); state: the input of the router."""
-    body = struct.pack("<6I32s", layer, sequence, tokens, weighed, len(state) if width is None else width, 0, stack)
-    body += b"".join(struct.pack("<If", *item) for item in items) + struct.pack(f"<{len(state)}f", *state)
+def routing(kind, items, layer=0, sequence=0, tokens=1, weighed=1, version=VERSION, stack=b"", count=None, length=None):
+    """The routing of a layer (OBSERVE), or a prediction of it (HINT): items are (expert, weight)."""
+    body = struct.pack("<4I32s", layer, sequence, tokens, weighed, stack) + b"".join(struct.pack("<If", *item) for item in items)
     return struct.pack("<4I", 16 + len(body) if length is None else length, version, kind,
                        len(items) if count is None else count) + body
 

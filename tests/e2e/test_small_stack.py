@@ -26,7 +26,7 @@ for kib in (64, 80, 112):
     check("status files", all(mount.control(name) for name in ("stat", "experts", "plan", "metrics", "config")))
     if mount.control("handout").startswith("address: /"):
         client = Client(mount)
-        client.socket.send(routing(OBSERVE, [(1, 0.5), (2, 0.5)], state=[0.5] * 16000))  # the longest packets
+        client.socket.send(routing(OBSERVE, [(n, 0.5) for n in range(512)]))  # the longest packets
         client.send(ASK, [(n, 1, n) for n in range(4)], form=FULL)
         answers = sorted(client.answer() for _ in range(4))
         check("full experts over the socket", [answer[:2] for answer in answers] == [(n, 0) for n in range(4)], answers)

@@ -6,7 +6,7 @@ from e2e import *
 from socket_packets import ANY, ASK, DROP, HINT, OBSERVE, WITH_LAYOUT, Client, routing
 
 need_fuse()
-LAYERS, EXPERTS, SEQUENCES, STATE = 3, 16, 16, 16384
+LAYERS, EXPERTS, SEQUENCES = 3, 16, 16
 SEED = int(os.environ.get("SEED", "1"))
 model, store = shared(MANY)
 mount = Mount(store, "budget=128M,policy=lru,prefetch=always")
@@ -53,9 +53,7 @@ one.socket.send(routing(OBSERVE, [], sequence=7))
 check("a sequence that is over is gone", wait_until(lambda: counts() == (2 + 10 * LAYERS, 0)) and predict_fields()["sequences"] in "01", predict_fields())
 one.socket.send(routing(OBSERVE, [(n, 1.0) for n in range(EXPERTS)], weighed=0, layer=2, tokens=0xFFFFFFFF, sequence=0xFFFFFFFF))
 one.socket.send(routing(HINT, [(n, float("nan")) for n in range(EXPERTS)], weighed=0, layer=0, tokens=0))  # no weights
-one.socket.send(routing(OBSERVE, [(n, 1.0) for n in range(EXPERTS)], layer=2, state=[1.0] * STATE))
-one.socket.send(routing(HINT, [(1, 0.5)], state=[float("nan")]))  # a hint has none: ignored
-check("all of a layer, any number of tokens", wait_until(lambda: counts() == (6 + 10 * LAYERS, 0)), counts())
+check("all of a layer, any number of tokens", wait_until(lambda: counts() == (4 + 10 * LAYERS, 0)), counts())
 one.socket.settimeout(0.2)
 try:
     said = one.socket.recv(4096)
@@ -77,9 +75,7 @@ wrong = {"no such layer": routing(OBSERVE, [(0, 1.0)], layer=LAYERS),
          "more than certain": routing(HINT, [(1, 1.0000001)]),
          "less than nothing": routing(HINT, [(1, -0.0001)]),
          "a score too large": routing(OBSERVE, [(1, 2e6)]),
-         "512 of an expert": routing(OBSERVE, [(1, 0.5)] * 512),
-         "a state that is no number": routing(OBSERVE, [(1, 0.5)], state=[0.0] * 9 + [float("nan")]),
-         "a state too large": routing(OBSERVE, [(1, 0.5)], state=[-2e6])}
+         "512 of an expert": routing(OBSERVE, [(1, 0.5)] * 512)}
 for kind in (OBSERVE, HINT):
     for value in ("nan", "inf", "-inf", "-1"):
         wrong[f"{value} by {'hint' if kind == HINT else 'observe'}"] = routing(kind, [(0, 0.5), (1, float(value))])
@@ -106,12 +102,6 @@ for kind, name in ((OBSERVE, "observe"), (HINT, "hint")):
                        "fewer items": routing(kind, [(1, 0.5)], count=0),
                        "as many as there are numbers": routing(kind, [(1, 0.5)], count=0xFFFFFFFF),
                        "so many that bytes are right again": routing(kind, [(1, 0.5)], count=0x20000001),
-                       "a state that is missing": routing(kind, [(1, 0.5)], width=1),
-                       "a state of another length": routing(kind, [(1, 0.5)], state=[0.0] * 3, width=2),
-                       "a state in place of an expert": routing(kind, [(1, 0.5), (2, 0.5)], width=2, count=3),
-                       "a state of more numbers": routing(kind, [], state=[0.0] * (STATE + 1)),
-                       "a state as wide as there are numbers": routing(kind, [(1, 0.5)], width=0xFFFFFFFF),
-                       "a state so wide that bytes are right again": routing(kind, [(1, 0.5)], width=0x40000000),
                        "513 experts": routing(kind, [(n, 0.5) for n in range(513)]),
                        "a stack without end": routing(kind, [(1, 0.5)], stack=b"s" * 32),
                        "another length than it says": routing(kind, [(1, 0.5)], length=4096)}.items():

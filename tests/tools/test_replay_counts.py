@@ -43,18 +43,12 @@ def saved():
     return head[6], passes, [table[i:i + EXPERTS] for i in range(0, len(table), EXPERTS)], sum(table) == sum(ranks)
 
 
-def networks():
-    return [name for name in os.listdir(os.environ["EXPERTFS_STATE"]) if name.startswith("networks")]
-
-
 first = route("first.route", (4, 4, 9, 4), ((0, 4, 1, 2, 3, 5),  # 0 and 4 are the same expert of the store
                                             (0, 1, 1, 5, 3, 2),  # 1 and 5 are the same
                                             (2, 3, 0, 1, 4, 5), (0, 1, 0, 1, 0, 1)))
 second = route("second.route", (1,), ((0, 1, 0, 1, 0, 1),))
 result = counts(store, first)
 check("counted", result.returncode == 0, result.stderr)
-check("no states, no networks", result.stdout == "networks: not trained: no trace has hidden states of this model\n" and
-      not networks(), result.stdout)
 expected = [(3, 2, 1, 1), (2, 4, 1, 0), (2, 3, 1, 2)]
 got = saved()
 check("layers and experts modulo, each expert once", got == (3, (4,) * 5, [expected[layer % 3] for layer in range(LAYERS)], True), got)
@@ -73,46 +67,10 @@ for arguments, status, says in (((store, second, cut), 1, "cut.route: the trace 
     check(f"exit {status}: {says}", result.returncode == status and says in result.stderr, result.stderr)
 check("the counts of before are kept", saved() == got)
 
-print("-- networks")
-state_trace, prompt = scratch("states.route"), "5,9,130,77,2,2,41,300,12,12,12,99,0"
-run(program("runmoe"), store, "-p", prompt, "-n", 60, "--temp", "1", "--trace", state_trace)
-result = counts(store, first, state_trace)
-check("trained", result.returncode == 0 and re.fullmatch(r"networks: trained on 72 tokens, for 4 layers ahead, [01]\.\d MiB\n",
-      result.stdout) and len(networks()) == 1, (result.stdout, result.stderr))
-other = make_store(make_model("o", "--family", "qwen3-moe", "--layers", "4", "--experts", "4", "--hidden", "64", "--intermediate", "64",
-                              "--vocab", "320"))
-result = counts(other, state_trace)
-check("of another model", result.returncode == 0 and result.stdout.startswith(f"{state_trace}: hidden states of another model or width: "
-      "not used\nnetworks: not trained") and len(networks()) == 1, (result.stdout, result.stderr))
-for name in os.listdir(os.environ["EXPERTFS_STATE"]):
-    if name.startswith("counts") and name[6:] != networks()[0][8:]:
-        os.unlink(os.path.join(os.environ["EXPERTFS_STATE"], name))
-with open(os.path.join(os.environ["EXPERTFS_STATE"], networks()[0]), "rb") as f:
-    trained = f.read()
-result = counts("--memory", "100K", store, state_trace)
-check("fewer layers ahead", result.returncode == 0 and re.search("for [123] layers ahead", result.stdout), (result.stdout, result.stderr))
-result = counts("--memory", "10K", store, state_trace)
-check("too little memory", result.returncode == 1 and "--memory is too little" in result.stderr and len(networks()) == 1, result.stderr)
-check("trained again, the same", counts(store, first, state_trace).returncode == 0 and
-      open(os.path.join(os.environ["EXPERTFS_STATE"], networks()[0]), "rb").read() == trained)
-counts(store, first, second)
-check("kept without states", len(networks()) == 1)
-got = saved()
-
 if os.path.exists("/dev/fuse"):
     print("-- a mount plans from it")
     mount = Mount(store, "budget=96M")
     plan = lambda: dict(line.split(": ", 1) for line in mount.control("plan").splitlines())
     check("its plan names it", wait_until(lambda: plan().get("history") == "saved counts" and plan()["history_passes"] != "0"), plan())
-    mount.unmount()
-    print("-- a mount that is told states")
-    mount = Mount(store, "budget=96M,prefetch=always")
-    plain = run(program("runmoe"), mount.path, "-p", prompt, "-n", 40, "--seed", "2", "--temp", "1")
-    by_networks = lambda: int(mount.fields("predict")["by_networks"])
-    check("without states no networks", by_networks() == 0)
-    observed = run(program("runmoe"), mount.path, "--observe", "-p", prompt, "-n", 40, "--seed", "2", "--temp", "1")
-    tokens = lambda result: re.search("^tokens: .*", result.stdout, re.M)[0]
-    check("networks predict", wait_until(lambda: by_networks() > 20), mount.control("predict"))
-    check("the same tokens", tokens(plain) == tokens(observed), (plain.stdout, observed.stdout))
     mount.unmount()
 done()

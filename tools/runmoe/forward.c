@@ -13,10 +13,8 @@
 struct forward {
     const struct model *model;
     unsigned threads;
-    struct efs_team *team; /* the library's threads for products of experts */
-    struct trace *trace;   /* NULL: no trace */
-    bool observe;          /* report the routing */
-    uint32_t sequence;
+    struct efs_team *team;             /* the library's threads for products of experts */
+    struct trace *trace;               /* NULL: no trace */
     uint32_t positions, batch, filled; /* filled: positions with keys and values */
     float *memory;                     /* contains all float arrays below */
     float *keys, *values;              /* [layers][positions][kv_heads * head_dim] */
@@ -95,16 +93,7 @@ errint_t forward_start(const struct model *model, unsigned threads, uint32_t pos
 
 void forward_begin(struct forward *f)
 {
-    const struct efs_routing end = {.sequence = f->sequence};
-    if (f->observe)
-        efs_observe(f->model->client, &end, NULL);
-    f->sequence++;
     f->filled = 0;
-}
-
-void forward_observe(struct forward *f)
-{
-    f->observe = true;
 }
 
 void forward_trace(struct forward *f, struct trace *trace)
@@ -309,16 +298,6 @@ static errint_t forward_mixture(struct forward *f, uint32_t n, uint32_t count, s
     for (size_t t = 0; t < count; t++)
         router_choose(c, f->router + t * c->experts, f->chosen + t * c->chosen, f->weight + t * c->chosen);
     trace_chosen(f->trace, n, count, f->chosen);
-    const struct efs_routing routing = {.sequence = f->sequence,
-                                        .layer = n,
-                                        .tokens = 1,
-                                        .count = c->chosen,
-                                        .experts = f->chosen,
-                                        .weights = f->weight,
-                                        .state = f->normed,
-                                        .state_width = c->hidden};
-    if (f->observe && count == 1)
-        efs_observe(f->model->client, &routing, NULL); /* an error only means less prefetch */
     return mixture_run(f, n, count, err);
 }
 

@@ -23,8 +23,6 @@ uint64_t forward_bytes(const struct model *model, uint32_t positions, uint32_t b
 void forward_begin(struct forward *forward);
 /* Records all following tokens in trace, which must outlive forward. The caller calls trace_tokens(). */
 void forward_trace(struct forward *forward, struct trace *trace);
-/* Reports the experts and the hidden state of each later token that runs alone to the library, for its prefetch. */
-void forward_observe(struct forward *forward);
 
 /* Appends count (1 to batch) tokens, each below config.vocab. logits: [count][vocab], or with last_only [vocab] of the
  * last token. Blocks. -ENOSPC: more than positions; else errors of efs_client_ffn(). */

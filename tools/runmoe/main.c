@@ -40,7 +40,7 @@ struct arguments {
     double temperature;
     enum efs_form form;
     uint64_t gpu_bytes; /* 0: without */
-    bool share, observe;
+    bool share;
     uint64_t seed;
     const char *ignored[IGNORED_MAX + 1]; /* ends with NULL */
     uint32_t ignores;
@@ -132,8 +132,6 @@ static const struct tools_option options[] = {
      TOOLS_SIZE, AT(gpu_bytes), .least = 1},
     {"share", 0, NULL, "With --gpu: run each expert there or on the processor, whichever has the layer done sooner",
      TOOLS_FLAG, .at = AT(share)},
-    {"observe", 0, NULL, "Report experts and hidden states of generated tokens to the library, for prefetch",
-     TOOLS_FLAG, .at = AT(observe)},
     {"ignore", 0, "NAME",
      "Run without a key of config.json, such as rope_scaling.beta_fast, or a tensor, which is not known here; a "
      "pattern, "
@@ -311,8 +309,6 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
         rc = trace_start(a->trace_path, &r->model, run_tokens, a->batch, &r->trace, err);
         forward_trace(r->forward, r->trace);
     }
-    if (a->observe)
-        forward_observe(r->forward);
     r->opened = tools_now_s() - began;
     return rc;
 }
