@@ -40,6 +40,39 @@ void efs_join_hint(char *text, size_t room);
 const char *efs_nearer_word(const char *word, const char *best, const char *candidate);
 /* "8G", "512M", "1.5G", "65536", "2GiB": bytes, binary units K M G T. -EINVAL: not a size; -ERANGE: too large. */
 errint_t efs_parse_size(const char *text, uint64_t *bytes);
+/* The value of the setting budget: "auto" (*bytes = 0) or a size above 0. -EINVAL. */
+errint_t efs_parse_budget(const char *text, uint64_t *bytes, struct efs_error *err);
+/* *choice: the position of value in choices, which '|' separates, counted from 0. -EINVAL: none of them; err names the
+ * setting and the choices. */
+errint_t efs_choice_parse(const char *name, const char *choices, const char *value, unsigned *choice,
+                          struct efs_error *err);
+/* Writes the choice at this position, which must be one, into text. */
+void efs_choice_name(const char *choices, unsigned choice, char *text, size_t room);
+
+/* ---- tunables ---------------------------------------------------------------------------------------------------- */
+
+/* The settings of efs_set(), which are also mount options, attributes and lines of .expertfs/config. */
+#define EFS_TUNABLE_NAMES(X) X(budget) X(pools) X(plan) X(policy) X(goal) X(prefetch) X(warm)
+enum efs_tunable_number {
+#define EFS_TUNABLE_NUMBER(name) EFS_TUNE_##name,
+    EFS_TUNABLE_NAMES(EFS_TUNABLE_NUMBER)
+#undef EFS_TUNABLE_NUMBER
+        EFS_TUNABLES
+};
+struct efs;
+struct efs_tunable {
+    const char *name, *help;
+    const char *values; /* with choose: the choices, separated by '|'; else what values look like */
+    const char *start;  /* the value of a mount without an option for it */
+    /* For choices: sets the one at this position, without lock; returns the present one. */
+    errint_t (*choose)(struct efs *fs, unsigned choice, struct efs_error *err);
+    unsigned (*chosen)(struct efs *fs); /* lock held */
+    /* For other values. held_bytes: as efs_set(), for budget only */
+    errint_t (*set)(struct efs *fs, const char *value, uint64_t *held_bytes, struct efs_error *err);
+    void (*get)(struct efs *fs, char *text, size_t room); /* lock held */
+};
+extern const struct efs_tunable efs_tunables[EFS_TUNABLES];
+const struct efs_tunable *efs_tunable_find(const char *name); /* NULL: no such name */
 
 /* ---- serving a store --------------------------------------------------------------------------------------------- */
 
@@ -52,8 +85,16 @@ struct efs_options {
     bool lease_wait;         /* an open's lease without room waits for a release; false: it fails with -ENOMEM */
     bool prealloc;  /* allocate all memory of the pools in efs_open(); with full_pool, the first plan has a pool F */
     bool no_direct; /* read the store through the page cache (also done when the kernel refuses O_DIRECT) */
-    /* Values as for efs_set(); NULL: the default. Read only during efs_open(). */
-    const char *policy, *pools, *plan, *goal, *prefetch, *warm;
+    /* Values as for efs_set(); NULL: the engine's default. budget: budget_bytes is used. Read only during efs_open().
+     */
+    union {
+        const char *tune[EFS_TUNABLES];
+        struct {
+#define EFS_TUNABLE_TEXT(name) const char *name;
+            EFS_TUNABLE_NAMES(EFS_TUNABLE_TEXT)
+#undef EFS_TUNABLE_TEXT
+        };
+    };
     bool no_state;                                                      /* neither read nor write the state directory */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;

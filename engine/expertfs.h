@@ -322,11 +322,10 @@ EFS_API uint32_t efs_expert_count(const struct efs *fs);
 EFS_API errint_t efs_expert_info(struct efs *fs, struct efs_expert_id expert, struct efs_expert_info *info);
 
 /*
- * Settings by name: budget ("8G", "auto"), pools (the allowed ones, a subset of "FCSE"), plan ("auto", or percents of
- * the pools: "F=10:C=70:S=10:E=10"), policy (zipmoe, lru, lfu, fifo, marking), goal ("io", "makespan"), prefetch
- * ("off", "auto", "always"). A smaller budget evicts at once; *held_bytes (may be NULL) is the memory above it that
- * leases and readers still hold. 0: err may have a note on the value. After an error nothing has changed: -EINVAL: err
- * names the allowed values; -ENOMEM: below the minimum, which err names; -ENODATA: no such name.
+ * Settings by name: those of the root in expertfs-proc(5), such as budget, with values such as "8G". A smaller budget
+ * evicts at once; *held_bytes (may be NULL) is the memory above it that leases and readers still hold. 0: err may have
+ * a note on the value. After an error nothing has changed: -EINVAL: err names the allowed values; -ENOMEM: below the
+ * minimum, which err names; -ENODATA: no such name.
  */
 EFS_API errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes,
                          struct efs_error *err);

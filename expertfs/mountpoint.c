@@ -187,12 +187,12 @@ static errint_t remount_apply(const char *path, const char *by_descriptor, const
                               struct efs_error *err)
 {
     bool tunes = false;
-    for (size_t i = 0; i < EFSD_TUNABLES; i++)
+    for (size_t i = 0; i < EFS_TUNABLES; i++)
         tunes |= options->tune[i] != NULL;
     errint_t rc = remount_flags(path, by_descriptor, options, options->read_only && !tunes, err);
-    for (size_t i = 0; i < EFSD_TUNABLES && !rc; i++)
+    for (size_t i = 0; i < EFS_TUNABLES && !rc; i++)
         if (options->tune[i])
-            rc = remount_tune(path, by_descriptor, efsd_tunables[i], options->tune[i], err);
+            rc = remount_tune(path, by_descriptor, efs_tunables[i].name, options->tune[i], err);
     if (tunes && options->read_only) {
         struct efs_error ignored;
         errint_t failed = remount_flags(path, by_descriptor, options, true, rc ? &ignored : err);

@@ -42,25 +42,22 @@ static size_t buffer_count(uint64_t budget_bytes)
 static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
-    const char *warm = options->tune[EFSD_TUNE_WARM];
     daemon->buffer_count = buffer_count(options->budget_bytes ? options->budget_bytes : efs_auto_budget());
-    const struct efs_options engine = {
+    struct efs_options engine = {
         .budget_bytes = options->budget_bytes,
         .reserved_bytes = efsd_buffers_bytes(daemon->buffer_count) + (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
         .per_file_bytes = NAME_BYTES,
         .workers = (unsigned)options->workers,
         .full_pool = true,
         .prealloc = options->prealloc,
-        .pools = options->tune[EFSD_TUNE_POOLS],
-        .plan = options->tune[EFSD_TUNE_PLAN],
-        .policy = options->tune[EFSD_TUNE_POLICY],
-        .goal = options->tune[EFSD_TUNE_GOAL],
-        .prefetch = options->tune[EFSD_TUNE_PREFETCH],
-        .warm = warm ? warm : "auto",
         .no_state = options->no_state,
         .log = efsd_log_line,
         .exports = true,
     };
+    for (size_t i = 0; i < EFS_TUNABLES; i++)
+        engine.tune[i] = options->tune[i];
+    if (!engine.warm)
+        engine.warm = efs_tunables[EFS_TUNE_warm].start; /* the engine's own default is off */
     errint_t rc = efs_open(options->store, &engine, &daemon->fs, err);
     if (rc)
         return rc;

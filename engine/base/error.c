@@ -3,6 +3,7 @@
 #include "expertfs-private.h"
 #include "text.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -62,6 +63,34 @@ errint_t efs_fail(struct efs_error *err, errint_t code, const char *format, ...)
     va_end(args);
     make_printable(err->text, hint_of(err->text, format));
     return code;
+}
+
+errint_t efs_choice_parse(const char *name, const char *choices, const char *value, unsigned *choice,
+                          struct efs_error *err)
+{
+    char allowed[256];
+    size_t used = 0;
+    unsigned position = 0;
+
+    for (const char *at = choices; at; position++) {
+        size_t bytes = strcspn(at, "|");
+        if (strlen(value) == bytes && memcmp(at, value, bytes) == 0) {
+            *choice = position;
+            return 0;
+        }
+        if (used < sizeof(allowed))
+            used += (size_t)snprintf(allowed + used, sizeof(allowed) - used, "%s%.*s", position ? ", " : "", (int)bytes,
+                                     at);
+        at = at[bytes] ? at + bytes + 1 : NULL;
+    }
+    return efs_fail(err, -EINVAL, "%s=%.64s: allowed are %s", name, value, allowed);
+}
+
+void efs_choice_name(const char *choices, unsigned choice, char *text, size_t room)
+{
+    for (; choice > 0; choice--)
+        choices = strchr(choices, '|') + 1;
+    snprintf(text, room, "%.*s", (int)strcspn(choices, "|"), choices);
 }
 
 void efs_join_hint(char *text, size_t room)

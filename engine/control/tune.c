@@ -15,19 +15,12 @@
 
 #define PLAN_WHOLE 1e-6 /* percent: rounding error of parts that sum to 100 */
 
-struct setting {
-    const char *name;
-    /* over_bytes: see efs_set(), held_bytes; set by budget only */
-    errint_t (*set)(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err);
-    void (*get)(struct efs *fs, char *text, size_t room); /* lock held */
-};
-
 /* ---- budget ---- */
 
 static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
 {
     uint64_t bytes;
-    errint_t rc = efs_tune_budget(value, &bytes, err);
+    errint_t rc = efs_parse_budget(value, &bytes, err);
     if (rc < 0)
         return rc;
     bool automatic = bytes == 0;
@@ -133,13 +126,9 @@ static void tune_get_plan(struct efs *fs, char *text, size_t room)
     efs_tune_print_plan(&plan, text, room);
 }
 
-static errint_t tune_set_goal(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
+static errint_t tune_choose_goal(struct efs *fs, unsigned goal, struct efs_error *err)
 {
-    enum efs_plan_goal goal;
-    errint_t rc = efs_tune_goal(value, &goal, err);
-    (void)over_bytes;
-    if (rc < 0)
-        return rc;
+    (void)err;
     efs_lock(fs);
     efs_cache_tuning(fs)->goal = goal;
     efs_plan_thread_replan(fs);
@@ -147,21 +136,16 @@ static errint_t tune_set_goal(struct efs *fs, const char *value, uint64_t *over_
     return 0;
 }
 
-static void tune_get_goal(struct efs *fs, char *text, size_t room)
+static unsigned tune_goal(struct efs *fs)
 {
-    snprintf(text, room, "%s", efs_tune_goal_name(efs_cache_tuning(fs)->goal));
+    return efs_cache_tuning(fs)->goal;
 }
 
-/* ---- the policy ---- */
+/* ---- policy, prefetch, warm ---- */
 
-static errint_t tune_set_policy(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
+static errint_t tune_choose_policy(struct efs *fs, unsigned kind, struct efs_error *err)
 {
-    enum efs_policy_kind kind;
-    errint_t rc = efs_tune_policy(value, &kind, err);
-    (void)over_bytes;
-    if (rc < 0)
-        return rc;
-    rc = efs_cache_set_policy(fs, kind);
+    errint_t rc = efs_cache_set_policy(fs, kind);
     efs_lock(fs);
     efs_budget_cut(fs);
     efs_plan_thread_replan(fs);
@@ -169,83 +153,98 @@ static errint_t tune_set_policy(struct efs *fs, const char *value, uint64_t *ove
     return rc < 0 ? efs_fail(err, rc, "no memory for another policy") : 0;
 }
 
-static void tune_get_policy(struct efs *fs, char *text, size_t room)
+static unsigned tune_policy(struct efs *fs)
 {
-    snprintf(text, room, "%s", efs_policy_name(efs_cache_tuning(fs)->policy));
+    return efs_cache_tuning(fs)->policy;
 }
 
-/* ---- prefetch ---- */
-
-static errint_t tune_set_prefetch(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
+static errint_t tune_choose_prefetch(struct efs *fs, unsigned mode, struct efs_error *err)
 {
     efs_lock(fs);
     struct efs_governor_config tuning = efs_prefetcher_tuning(fs);
     efs_unlock(fs);
-    errint_t rc = efs_tune_prefetch(value, &tuning.mode, err);
-    (void)over_bytes;
-    return rc < 0 ? rc : efs_prefetcher_tune(fs, &tuning, err);
+    tuning.mode = mode;
+    return efs_prefetcher_tune(fs, &tuning, err);
 }
 
-static void tune_get_prefetch(struct efs *fs, char *text, size_t room)
+static unsigned tune_prefetch(struct efs *fs)
 {
-    snprintf(text, room, "%s", efs_governor_mode_name(efs_prefetcher_tuning(fs).mode));
+    return efs_prefetcher_tuning(fs).mode;
 }
 
-/* ---- warm ---- */
-
-static errint_t tune_set_warm(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
+static errint_t tune_choose_warm(struct efs *fs, unsigned warm, struct efs_error *err)
 {
-    (void)over_bytes;
-    return efs_prefetcher_set_warm(fs, value, err);
+    (void)err;
+    efs_prefetcher_set_warm(fs, warm);
+    return 0;
 }
 
-static void tune_get_warm(struct efs *fs, char *text, size_t room)
+static unsigned tune_warm(struct efs *fs)
 {
-    snprintf(text, room, "%s", efs_prefetcher_warm(fs));
+    return efs_prefetcher_warm(fs);
 }
 
 /* ---- by name ---- */
 
-static const struct setting settings[] = {
-    {"budget", tune_set_budget, tune_get_budget}, {"pools", tune_set_pools, tune_get_pools},
-    {"plan", tune_set_plan, tune_get_plan},       {"goal", tune_set_goal, tune_get_goal},
-    {"policy", tune_set_policy, tune_get_policy}, {"prefetch", tune_set_prefetch, tune_get_prefetch},
-    {"warm", tune_set_warm, tune_get_warm},
+#define CHOICE(KIND, name) "|" #name
+
+/* Choices are in the order of their enum. */
+const struct efs_tunable efs_tunables[EFS_TUNABLES] = {
+    [EFS_TUNE_budget] = {"budget", "all memory of the daemon", "SIZE|auto", "auto", .set = tune_set_budget,
+                         .get = tune_get_budget},
+    [EFS_TUNE_pools] = {"pools", "pools that plans may use", "FCSE", "FCSE", .set = tune_set_pools,
+                        .get = tune_get_pools},
+    [EFS_TUNE_plan] = {"plan", "their sizes, in percent", "auto|F=10:C=70:...", "auto", .set = tune_set_plan,
+                       .get = tune_get_plan},
+    [EFS_TUNE_policy] = {"policy", "what is kept", &(EFS_POLICIES(CHOICE))[1], "zipmoe", tune_choose_policy,
+                         tune_policy},
+    [EFS_TUNE_goal] = {"goal", "what plans minimise", "makespan|io", "io", tune_choose_goal, tune_goal},
+    [EFS_TUNE_prefetch] = {"prefetch", "read experts before they are requested", "auto|always|off", "off",
+                           tune_choose_prefetch, tune_prefetch},
+    [EFS_TUNE_warm] = {"warm", "read experts while disk and machine are idle", "off|auto|always", "auto",
+                       tune_choose_warm, tune_warm},
 };
 
-static const struct setting *setting_find(const char *name)
+const struct efs_tunable *efs_tunable_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
-        if (strcmp(settings[i].name, name) == 0)
-            return &settings[i];
+    for (size_t i = 0; i < EFS_TUNABLES; i++)
+        if (strcmp(efs_tunables[i].name, name) == 0)
+            return &efs_tunables[i];
     return NULL;
 }
 
 errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
 {
     EFS_C_LOCALE;
-    const struct setting *s = setting_find(name);
+    const struct efs_tunable *t = efs_tunable_find(name);
+    unsigned choice;
     if (held_bytes)
         *held_bytes = 0;
     errint_t rc = efs_check_process(fs, err);
-    return rc < 0 ? rc
-           : s    ? s->set(fs, value, held_bytes, err)
-                  : efs_fail(err, -ENODATA,
-                             "%s: unknown setting\nhint: there are budget, pools, plan, policy, goal, prefetch, warm",
-                             name);
+    if (rc < 0)
+        return rc;
+    if (!t)
+        return efs_fail(err, -ENODATA, "%s: unknown setting\nhint: expertfs-proc(5) lists them", name);
+    if (!t->choose)
+        return t->set(fs, value, held_bytes, err);
+    rc = efs_choice_parse(name, t->values, value, &choice, err);
+    return rc < 0 ? rc : t->choose(fs, choice, err);
 }
 
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
 {
     EFS_C_LOCALE;
     char text[EFS_TUNE_TEXT];
-    const struct setting *s = setting_find(name);
-    if (!s)
+    const struct efs_tunable *t = efs_tunable_find(name);
+    if (!t)
         return -ENODATA;
     if (!efs_is_this_process(fs))
         return -ECHILD;
     efs_lock(fs);
-    s->get(fs, text, sizeof(text));
+    if (t->choose)
+        efs_choice_name(t->values, t->chosen(fs), text, sizeof(text));
+    else
+        t->get(fs, text, sizeof(text));
     efs_unlock(fs);
     if (strlen(text) >= room)
         return -ERANGE;

@@ -49,7 +49,7 @@ static void print_decimal(double number, char *text, size_t room)
     snprintf(text, room, "%s", digits);
 }
 
-errint_t efs_tune_budget(const char *text, uint64_t *bytes, struct efs_error *err)
+errint_t efs_parse_budget(const char *text, uint64_t *bytes, struct efs_error *err)
 {
     if (strcmp(text, "auto") == 0) {
         *bytes = 0;
@@ -117,47 +117,6 @@ errint_t efs_tune_plan(const char *text, struct efs_tune_plan *plan, struct efs_
     }
     *plan = made;
     return 0;
-}
-
-errint_t efs_tune_policy(const char *text, enum efs_policy_kind *kind, struct efs_error *err)
-{
-    enum efs_policy_kind found = efs_policy_by_name(text);
-    if (found != EFS_POLICY_KINDS) {
-        *kind = found;
-        return 0;
-    }
-    char names[128] = "";
-    size_t used = 0;
-    for (int i = 0; i < EFS_POLICY_KINDS; i++) {
-        int n = snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
-                         efs_policy_name((enum efs_policy_kind)i));
-        used += n > 0 && (size_t)n < sizeof(names) - used ? (size_t)n : 0;
-    }
-    return efs_fail(err, -EINVAL, "policy=%.64s: allowed are %s", text, names);
-}
-
-const char *efs_tune_goal_name(enum efs_plan_goal goal)
-{
-    return goal == EFS_PLAN_IO ? "io" : "makespan";
-}
-
-errint_t efs_tune_goal(const char *text, enum efs_plan_goal *goal, struct efs_error *err)
-{
-    if (strcmp(text, "io") != 0 && strcmp(text, "makespan") != 0)
-        return efs_fail(err, -EINVAL, "goal=%.64s: allowed are io and makespan", text);
-    *goal = strcmp(text, "io") == 0 ? EFS_PLAN_IO : EFS_PLAN_MAKESPAN;
-    return 0;
-}
-
-errint_t efs_tune_prefetch(const char *text, enum efs_governor_mode *mode, struct efs_error *err)
-{
-    const char *name;
-    for (int m = 0; (name = efs_governor_mode_name((enum efs_governor_mode)m)); m++)
-        if (strcmp(text, name) == 0) {
-            *mode = (enum efs_governor_mode)m;
-            return 0;
-        }
-    return efs_fail(err, -EINVAL, "prefetch=%.64s: allowed are off, auto and always", text);
 }
 
 void efs_tune_print_budget(uint64_t bytes, char *text, size_t room)

@@ -48,8 +48,9 @@ void efs_prefetcher_destroy(struct efs *fs);
  * -EOPNOTSUPP: the store has no experts, or too many. After an error nothing has changed. */
 errint_t efs_prefetcher_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err);
 
-/* Applies the setting warm: off, auto or always. Without lock. -EINVAL: another value. */
-errint_t efs_prefetcher_set_warm(struct efs *fs, const char *value, struct efs_error *err);
+/* The setting warm. */
+enum efs_warm { EFS_WARM_OFF, EFS_WARM_AUTO, EFS_WARM_ALWAYS, EFS_WARMS };
+void efs_prefetcher_set_warm(struct efs *fs, enum efs_warm warm); /* without lock */
 
 /* A layer of a sequence, with chosen or predicted experts. */
 struct efs_prefetcher_layer {
@@ -66,7 +67,7 @@ void efs_prefetcher_hint(struct efs *fs, const struct efs_prefetcher_layer *laye
 
 /* ---- with efs.lock held ---- */
 struct efs_governor_config efs_prefetcher_tuning(const struct efs *fs);
-const char *efs_prefetcher_warm(const struct efs *fs); /* the setting warm */
+enum efs_warm efs_prefetcher_warm(const struct efs *fs);
 /* A layer requests these experts, for these numbers of tokens (NULL: 1 each); named: all experts that it needs, else
  * further ones may follow. Called before memory changes for the request. */
 void efs_prefetcher_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens,

@@ -12,23 +12,17 @@
 
 static const char *const warm_names[EFS_WARMS] = {"off", "auto", "always"};
 
-errint_t efs_prefetcher_set_warm(struct efs *fs, const char *value, struct efs_error *err)
+void efs_prefetcher_set_warm(struct efs *fs, enum efs_warm warm)
 {
-    unsigned warm = 0;
-    while (warm < EFS_WARMS && strcmp(value, warm_names[warm]) != 0)
-        warm++;
-    if (warm == EFS_WARMS)
-        return efs_fail(err, -EINVAL, "warm=%.64s: allowed are off, auto and always", value);
     efs_lock(fs);
-    fs->prefetcher->warm = (enum efs_warm)warm;
+    fs->prefetcher->warm = warm;
     efs_retry(fs, EFS_RETRY_IDLE);
     efs_unlock(fs);
-    return 0;
 }
 
-const char *efs_prefetcher_warm(const struct efs *fs)
+enum efs_warm efs_prefetcher_warm(const struct efs *fs)
 {
-    return warm_names[fs->prefetcher->warm];
+    return fs->prefetcher->warm;
 }
 
 /* ---- reads ---- */
@@ -131,7 +125,7 @@ void efs_prefetcher_print_fill(struct efs *fs, FILE *out)
                                         [FILL_ON] = "reads"};
     const struct efs_machine *machine = efs_plan_thread_machine(fs);
     bool known = machine && machine->known;
-    fprintf(out, "warm: %s\n", efs_prefetcher_warm(fs));
+    fprintf(out, "warm: %s\n", warm_names[fs->prefetcher->warm]);
     fprintf(out, "warm_state: %s\n", words[fill_state(fs)]);
     fprintf(out, "io_stall: %.3f\ncpu_stall: %.3f\n", known ? machine->share[0] : 0, known ? machine->share[1] : 0);
 }

@@ -66,8 +66,6 @@ struct efs_prefetcher_scores {
     uint64_t covered, late, wasted, wasted_bytes;
 };
 
-enum efs_warm { EFS_WARM_OFF, EFS_WARM_AUTO, EFS_WARM_ALWAYS, EFS_WARMS };
-
 struct efs_prefetcher {
     struct efs *fs;
     unsigned long thread;

@@ -209,14 +209,11 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
 /* Applies the tunables in the options. */
 static errint_t served_tune(struct efs *fs, struct efs_error *err)
 {
-    const struct efs_options *o = &fs->options;
-    const char *const texts[][2] = {{"policy", o->policy}, {"pools", o->pools},       {"plan", o->plan},
-                                    {"goal", o->goal},     {"prefetch", o->prefetch}, {"warm", o->warm}};
     errint_t rc = 0;
-    for (size_t i = 0; rc == 0 && i < sizeof(texts) / sizeof(texts[0]); i++)
-        if (texts[i][1]) {
+    for (size_t i = 0; rc == 0 && i < EFS_TUNABLES; i++)
+        if (i != EFS_TUNE_budget && fs->options.tune[i]) {
             struct efs_error said = {.text = ""};
-            rc = efs_set(fs, texts[i][0], texts[i][1], NULL, &said);
+            rc = efs_set(fs, efs_tunables[i].name, fs->options.tune[i], NULL, &said);
             if (rc < 0)
                 efs_fail(err, rc, "%s", said.text);
             else if (said.text[0])

@@ -8,14 +8,12 @@
 #include <string.h>
 
 enum take {
-    TAKE_SIZE,    /* uint64_t bytes, greater than 0; "auto" sets 0 */
-    TAKE_COUNT,   /* uint64_t, 1 to COUNT_MOST */
-    TAKE_CHOICE,  /* unsigned: position in values */
-    TAKE_FLAG,    /* bool */
-    TAKE_CLEAR,   /* bool, cleared */
-    TAKE_STRING,  /* char * */
-    TAKE_MOUNT,   /* passed to the kernel's mount */
-    TAKE_TUNABLE, /* passed to the engine */
+    TAKE_COUNT,  /* uint64_t, 1 to COUNT_MOST */
+    TAKE_CHOICE, /* unsigned: position in values */
+    TAKE_FLAG,   /* bool */
+    TAKE_CLEAR,  /* bool, cleared */
+    TAKE_STRING, /* char * */
+    TAKE_MOUNT,  /* passed to the kernel's mount */
 };
 
 #define COUNT_MOST 1024u
@@ -31,10 +29,8 @@ struct option {
 #define AT(field) ((uint16_t)offsetof(struct efsd_options, field))
 
 static const struct option table[] = {
-    {"budget", TAKE_SIZE, AT(budget_bytes), "SIZE|auto", "all memory of the daemon (auto)"},
     {"workers", TAKE_COUNT, AT(workers), "N", "decoding threads (all cores)"},
-    {"prefetch", TAKE_TUNABLE, 0, "off|auto|always", "read experts before they are requested (off)"},
-    {"direct_io", TAKE_CHOICE, AT(direct_io), "auto|on|off", "read() past the page cache (auto: unless the files fit)"},
+    {"direct_io", TAKE_CHOICE, AT(direct_io), "auto|on|off", "bypass the page cache (auto: unless the files fit)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), NULL, "serve experts like all other files"},
     {"prealloc", TAKE_FLAG, AT(prealloc), NULL, "allocate the pools before the mount is ready"},
     {"noexperts", TAKE_FLAG, AT(no_experts), NULL, "show the checkpoint's files without experts/"},
@@ -53,12 +49,6 @@ static const struct option table[] = {
     {"rootcontext", TAKE_MOUNT, 0, "LABEL", NULL},
     {"ro", TAKE_FLAG, AT(read_only), NULL, NULL},
     {"rw", TAKE_CLEAR, AT(read_only), NULL, NULL},
-};
-
-const char *const efsd_tunables[EFSD_TUNABLES] = {
-    [EFSD_TUNE_BUDGET] = "budget", [EFSD_TUNE_POOLS] = "pools", [EFSD_TUNE_PLAN] = "plan",
-    [EFSD_TUNE_POLICY] = "policy", [EFSD_TUNE_GOAL] = "goal",   [EFSD_TUNE_PREFETCH] = "prefetch",
-    [EFSD_TUNE_WARM] = "warm",
 };
 
 /* Options of earlier versions, and their replacement. */
@@ -107,7 +97,7 @@ void efsd_options_free(struct efsd_options *options)
     free(options->store);
     free(options->mountpoint);
     free(options->mount);
-    for (size_t i = 0; i < EFSD_TUNABLES; i++)
+    for (size_t i = 0; i < EFS_TUNABLES; i++)
         free(options->tune[i]);
     free(options->fsname);
     free(options->subtype);
@@ -124,36 +114,6 @@ static errint_t option_parse_count(const struct option *option, const char *valu
         return efs_fail(err, -EINVAL, "option %s=%s: not a number from 1 to %u", option->name, value, COUNT_MOST);
     *out = n;
     return 0;
-}
-
-static errint_t option_parse_size(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
-{
-    *out = 0;
-    if (strcmp(value, "auto") == 0)
-        return 0;
-    errint_t rc = efs_parse_size(value, out);
-    if (rc == -EINVAL)
-        return efs_fail(err, rc, "option %s=%s: not a size such as 8G, 512M or 65536", option->name, value);
-    if (rc)
-        return efs_fail(err, -EINVAL, "option %s=%s: too large", option->name, value);
-    return *out ? 0 : efs_fail(err, -EINVAL, "option %s=%s: must be greater than 0", option->name, value);
-}
-
-static errint_t option_parse_choice(const struct option *option, const char *value, unsigned *out,
-                                    struct efs_error *err)
-{
-    unsigned position = 0;
-    size_t bytes = strlen(value);
-    for (const char *choice = option->values; choice; position++) {
-        const char *bar = strchr(choice, '|');
-        size_t choice_bytes = bar ? (size_t)(bar - choice) : strlen(choice);
-        if (choice_bytes == bytes && memcmp(choice, value, bytes) == 0) {
-            *out = position;
-            return 0;
-        }
-        choice = bar ? bar + 1 : NULL;
-    }
-    return efs_fail(err, -EINVAL, "option %s=%s: must be one of %s", option->name, value, option->values);
 }
 
 static errint_t option_parse_mount(struct efsd_options *options, const char *name, const char *value,
@@ -189,17 +149,15 @@ static errint_t option_parse_string(char **at, const char *value, struct efs_err
     return 0;
 }
 
-/* Stores the value of a setting of efs_set(); *rc: 0 or -errno. False: name is not such a setting. */
-static bool option_parse_tunable(struct efsd_options *options, const char *name, const char *value,
-                                 struct efs_error *err, errint_t *rc)
+/* Stores the text of a tunable, which the engine checks; also the bytes of budget. */
+static errint_t option_parse_tunable(struct efsd_options *options, const struct efs_tunable *t, const char *value,
+                                     struct efs_error *err)
 {
-    for (size_t i = 0; i < EFSD_TUNABLES; i++)
-        if (strcmp(name, efsd_tunables[i]) == 0) {
-            *rc = value && *value ? option_parse_string(&options->tune[i], value, err)
-                                  : efs_fail(err, -EINVAL, "option %s needs a value", name);
-            return true;
-        }
-    return false;
+    size_t number = (size_t)(t - efs_tunables);
+    if (!value || !*value)
+        return efs_fail(err, -EINVAL, "option %s needs a value: %s=%s", t->name, t->name, t->values);
+    errint_t rc = number == EFS_TUNE_budget ? efs_parse_budget(value, &options->budget_bytes, err) : 0;
+    return rc ? rc : option_parse_string(&options->tune[number], value, err);
 }
 
 static errint_t option_parse(struct efsd_options *options, const struct option *option, const char *value,
@@ -210,15 +168,11 @@ static errint_t option_parse(struct efsd_options *options, const struct option *
     if (!option->values && value)
         return efs_fail(err, -EINVAL, "option %s takes no value", option->name);
     void *at = (char *)options + option->at;
-    errint_t rc = 0;
     switch (option->take) {
-    case TAKE_SIZE:
-        rc = option_parse_size(option, value, at, err);
-        return rc ? rc : option_parse_string(&options->tune[EFSD_TUNE_BUDGET], value, err); /* for a remount */
     case TAKE_COUNT:
         return option_parse_count(option, value, at, err);
     case TAKE_CHOICE:
-        return option_parse_choice(option, value, at, err);
+        return efs_choice_parse(option->name, option->values, value, at, err);
     case TAKE_FLAG:
     case TAKE_CLEAR:
         *(bool *)at = option->take == TAKE_FLAG;
@@ -227,10 +181,8 @@ static errint_t option_parse(struct efsd_options *options, const struct option *
         return option_parse_string(at, value, err);
     case TAKE_MOUNT:
         return option_parse_mount(options, option->name, value, err);
-    case TAKE_TUNABLE:
-        option_parse_tunable(options, option->name, value, err, &rc);
     }
-    return rc;
+    return 0;
 }
 
 static bool option_is_ignored(const char *name)
@@ -248,8 +200,8 @@ static errint_t option_unknown(const char *name, struct efs_error *err)
     const char *best = NULL;
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
         best = efs_nearer_word(name, best, table[i].name);
-    for (size_t i = 0; i < EFSD_TUNABLES; i++)
-        best = efs_nearer_word(name, best, efsd_tunables[i]);
+    for (size_t i = 0; i < EFS_TUNABLES; i++)
+        best = efs_nearer_word(name, best, efs_tunables[i].name);
     if (best)
         return efs_fail(err, -EINVAL, "unknown option \"%.64s\"\nhint: did you mean %s?", name, best);
     return efs_fail(err, -EINVAL, "unknown option \"%.64s\"\nhint: `expertfs --help` lists the options", name);
@@ -257,12 +209,14 @@ static errint_t option_unknown(const char *name, struct efs_error *err)
 
 errint_t efsd_options_set(struct efsd_options *options, const char *item, const char *value, struct efs_error *err)
 {
-    errint_t rc = 0;
+    const struct efs_tunable *tunable = efs_tunable_find(item);
+    if (tunable)
+        return option_parse_tunable(options, tunable, value, err);
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
         if (strcmp(item, table[i].name) == 0)
             return option_parse(options, &table[i], value, err);
-    if (option_is_ignored(item) || option_parse_tunable(options, item, value, err, &rc))
-        return rc;
+    if (option_is_ignored(item))
+        return 0;
     for (size_t i = 0; i < sizeof(removed) / sizeof(*removed); i++)
         if (strcmp(item, removed[i].name) == 0)
             return efs_fail(err, -EINVAL, "option %s is gone: %s", item, removed[i].use);
@@ -291,18 +245,29 @@ errint_t efsd_options_parse(struct efsd_options *options, const char *list, stru
     return rc;
 }
 
+static void help_line(FILE *out, const char *name, const char *values, const char *help)
+{
+    char option[80];
+    snprintf(option, sizeof(option), "%s%s%s", name, values ? "=" : "", values ? values : "");
+    fprintf(out, "  %-24s %s", option, help);
+}
+
 void efsd_options_help(FILE *out)
 {
-    fputs("Options of -o, with their defaults (SIZE takes K, M, G, T):\n", out);
-    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
-        char option[48];
-        snprintf(option, sizeof(option), "%s%s%s", table[i].name, table[i].values ? "=" : "",
-                 table[i].values ? table[i].values : "");
-        if (table[i].help)
-            fprintf(out, "  %-25s%s\n", option, table[i].help);
+    fputs("Options of -o, with their defaults (SIZE takes K, M, G, T). Tunables, which\n"
+          "`expertctl set' changes later:\n",
+          out);
+    for (size_t i = 0; i < EFS_TUNABLES; i++) {
+        help_line(out, efs_tunables[i].name, efs_tunables[i].values, efs_tunables[i].help);
+        fprintf(out, " (%s)\n", efs_tunables[i].start);
     }
-    fputs("budget=auto is half of the available memory. Settings of expertfs-proc(5) are\n"
-          "options, too: policy=, plan=, pools=, goal=, warm=. Options of mount(8) without a\n"
+    fputs("Others:\n", out);
+    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
+        if (table[i].help) {
+            help_line(out, table[i].name, table[i].values, table[i].help);
+            fputc('\n', out);
+        }
+    fputs("budget=auto is half of the available memory. Options of mount(8) without a\n"
           "meaning here (noauto, nofail, _netdev, x-*) are accepted.\n\n"
           "Example: expertfs -o budget=8G model.efs mnt\n",
           out);

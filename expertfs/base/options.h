@@ -11,19 +11,6 @@
 
 enum efsd_direct_io { EFSD_DIRECT_IO_AUTO, EFSD_DIRECT_IO_ON, EFSD_DIRECT_IO_OFF };
 
-/* Settings of efs_set(), which are also extended attributes of the root and mount options. */
-enum efsd_tunable {
-    EFSD_TUNE_BUDGET,
-    EFSD_TUNE_POOLS,
-    EFSD_TUNE_PLAN,
-    EFSD_TUNE_POLICY,
-    EFSD_TUNE_GOAL,
-    EFSD_TUNE_PREFETCH,
-    EFSD_TUNE_WARM,
-    EFSD_TUNABLES
-};
-extern const char *const efsd_tunables[EFSD_TUNABLES];
-
 struct efsd_options {
     char *store; /* store and mountpoint as given; main makes both absolute */
     char *mountpoint;
@@ -34,15 +21,15 @@ struct efsd_options {
     uint64_t workers;      /* decode threads; 0: all cores */
     unsigned direct_io;    /* enum efsd_direct_io */
     bool no_passthrough;
-    bool no_experts;           /* the mount has no experts/ */
-    bool prealloc;             /* allocate the whole budget when mounting */
-    char *mount;               /* options for the kernel's mount, comma-separated; NULL: none */
-    char *tune[EFSD_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. budget: the text of budget_bytes */
-    bool no_state;             /* neither load nor save the profile, the counts and the state of the predictor */
-    char *fsname;              /* shown as the mount's source; NULL: the store's path */
-    char *subtype;             /* NULL: "expertfs" */
-    char *log;                 /* file for messages; NULL: syslog, or stderr in the foreground */
-    unsigned log_level;        /* enum efs_log_level: the lowest level that is logged */
+    bool no_experts;          /* the mount has no experts/ */
+    bool prealloc;            /* allocate the whole budget when mounting */
+    char *mount;              /* options for the kernel's mount, comma-separated; NULL: none */
+    char *tune[EFS_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. budget: the text of budget_bytes */
+    bool no_state;            /* neither load nor save the profile, the counts and the state of the predictor */
+    char *fsname;             /* shown as the mount's source; NULL: the store's path */
+    char *subtype;            /* NULL: "expertfs" */
+    char *log;                /* file for messages; NULL: syslog, or stderr in the foreground */
+    unsigned log_level;       /* enum efs_log_level: the lowest level that is logged */
 };
 
 /* Sets the defaults. */

@@ -89,10 +89,10 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "budget_option: %s\n", strcmp(budget, "auto") == 0 ? "auto" : "size"); /* the current one */
     render_size(out, "budget", stats.budget_bytes);
     render_size(out, "effective_budget", stats.effective_budget_bytes);
-    for (size_t i = 0; i < EFSD_TUNABLES; i++) { /* current values */
+    for (size_t i = 0; i < EFS_TUNABLES; i++) { /* current values */
         char value[sizeof(daemon->tuning.at_mount[i])];
-        if (efs_get(daemon->fs, efsd_tunables[i], value, sizeof(value)) == 0)
-            fprintf(out, "%s: %s\n", efsd_tunables[i], value);
+        if (efs_get(daemon->fs, efs_tunables[i].name, value, sizeof(value)) == 0)
+            fprintf(out, "%s: %s\n", efs_tunables[i].name, value);
     }
     fprintf(out, "state: %s\n", yes_no(!options->no_state));
     fprintf(out, "workers_option: %llu\n", U(options->workers));

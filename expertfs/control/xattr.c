@@ -82,7 +82,7 @@ static bool target_has(const struct target *target, const char *name, bool *writ
         return target->object != OBJECT_OTHER;
     switch (target->object) {
     case OBJECT_ROOT:
-        *writable = IS_ONE_OF(name, efsd_tunables);
+        *writable = efs_tunable_find(name) != NULL;
         return *writable || IS_ONE_OF(name, root_names);
     case OBJECT_LAYER:
     case OBJECT_EXPERT:
@@ -146,6 +146,12 @@ static void add_names(char *text, size_t room, const char *const *names, size_t 
 }
 #define ADD_NAMES(text, room, names) add_names(text, room, names, sizeof(names) / sizeof(*(names)))
 
+static void add_tunables(char *text, size_t room)
+{
+    for (size_t i = 0; i < EFS_TUNABLES; i++)
+        add_names(text, room, &efs_tunables[i].name, 1);
+}
+
 /* Writes the names of the target's attributes, separated by blanks. */
 static void target_names(const struct target *target, char *text, size_t room)
 {
@@ -155,7 +161,7 @@ static void target_names(const struct target *target, char *text, size_t room)
     } else if (target->object == OBJECT_LAYER) {
         ADD_NAMES(text, room, layer_names);
     } else {
-        ADD_NAMES(text, room, efsd_tunables);
+        add_tunables(text, room);
         ADD_NAMES(text, room, root_names);
     }
 }
@@ -300,9 +306,9 @@ static void target_unknown(const struct target *target, const char *name)
     struct efs_error err;
     const char *best = NULL;
     name += strlen(PREFIX);
-    ADD_NAMES(settings, sizeof(settings), efsd_tunables);
-    for (size_t i = 0; i < EFSD_TUNABLES; i++)
-        best = efs_nearer_word(name, best, efsd_tunables[i]);
+    add_tunables(settings, sizeof(settings));
+    for (size_t i = 0; i < EFS_TUNABLES; i++)
+        best = efs_nearer_word(name, best, efs_tunables[i].name);
     if (strcmp(name, "pin") == 0)
         efs_fail(&err, 0, "pin: not a setting of the whole mount\nhint: set it on a layer or an expert of experts/");
     else if (best && strcmp(name, best) == 0)
@@ -356,9 +362,8 @@ void efsd_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
     }
     name += strlen(PREFIX);
     const char *value = "-";
-    for (size_t i = 0; i < EFSD_TUNABLES && target.object == OBJECT_ROOT; i++)
-        if (strcmp(name, efsd_tunables[i]) == 0)
-            value = target.daemon->tuning.at_mount[i];
+    if (target.object == OBJECT_ROOT)
+        value = target.daemon->tuning.at_mount[efs_tunable_find(name) - efs_tunables];
     fuse_reply_err(req, -target_change(&target, req, name, value));
 }
 
@@ -366,8 +371,8 @@ errint_t efsd_tuning_init(struct efsd *daemon)
 {
     struct efsd_tuning *tuning = &daemon->tuning;
     snprintf(tuning->answer, sizeof(tuning->answer), "ok");
-    for (size_t i = 0; i < EFSD_TUNABLES; i++) {
-        errint_t rc = efs_get(daemon->fs, efsd_tunables[i], tuning->at_mount[i], sizeof(tuning->at_mount[i]));
+    for (size_t i = 0; i < EFS_TUNABLES; i++) {
+        errint_t rc = efs_get(daemon->fs, efs_tunables[i].name, tuning->at_mount[i], sizeof(tuning->at_mount[i]));
         if (rc)
             return rc;
     }

@@ -17,9 +17,9 @@ struct efsd_messages {
 };
 
 struct efsd_tuning {
-    char at_mount[EFSD_TUNABLES][128]; /* values that removexattr(2) restores */
-    pthread_mutex_t lock;              /* guards the fields below */
-    char answer[1400];                 /* result of the last change or invalid request: "ok", a note, or the error */
+    char at_mount[EFS_TUNABLES][128]; /* values that removexattr(2) restores */
+    pthread_mutex_t lock;             /* guards the fields below */
+    char answer[1400];                /* result of the last change or invalid request: "ok", a note, or the error */
     struct efsd_messages wants, hints;
 };
 /* Stores the current settings as the values that removexattr(2) restores. 0 or -errno. */

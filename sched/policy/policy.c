@@ -10,22 +10,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct efs_policy_order *const orders[EFS_POLICY_KINDS] = {
-    [EFS_POLICY_ZIPMOE] = &efs_order_zipmoe,   [EFS_POLICY_LRU] = &efs_order_lru,
-    [EFS_POLICY_LFU] = &efs_order_lfu,         [EFS_POLICY_FIFO] = &efs_order_fifo,
-    [EFS_POLICY_MARKING] = &efs_order_marking,
+static const struct {
+    const char *name;
+    const struct efs_policy_order *order;
+} orders[EFS_POLICY_KINDS] = {
+#define POLICY_ORDER(KIND, name) {#name, &efs_order_##name},
+    EFS_POLICIES(POLICY_ORDER)
+#undef POLICY_ORDER
 };
 
 const char *efs_policy_name(enum efs_policy_kind kind)
 {
-    return (unsigned)kind < EFS_POLICY_KINDS ? orders[kind]->name : NULL;
+    return (unsigned)kind < EFS_POLICY_KINDS ? orders[kind].name : NULL;
 }
 
 enum efs_policy_kind efs_policy_by_name(const char *name)
 {
     enum efs_policy_kind kind = 0;
 
-    while (kind < EFS_POLICY_KINDS && strcmp(orders[kind]->name, name))
+    while (kind < EFS_POLICY_KINDS && strcmp(orders[kind].name, name))
         kind++;
     return kind;
 }
@@ -97,7 +100,7 @@ int efs_policy_new(const struct efs_policy_config *config, struct efs_policy **o
     policy = calloc(1, sizeof(*policy));
     if (!policy)
         return -ENOMEM;
-    *policy = (struct efs_policy){.order = orders[config->kind],
+    *policy = (struct efs_policy){.order = orders[config->kind].order,
                                   .layers = config->layers,
                                   .experts = config->experts,
                                   .domains = config->by_layer ? config->layers : 1,

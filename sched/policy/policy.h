@@ -58,13 +58,14 @@
 extern "C" {
 #endif
 
+/* The kind and the name of each policy; its functions are efs_order_NAME (policy_internal.h). */
+#define EFS_POLICIES(X) X(ZIPMOE, zipmoe) X(LRU, lru) X(LFU, lfu) X(FIFO, fifo) X(MARKING, marking)
+
 enum efs_policy_kind {
-    EFS_POLICY_ZIPMOE,
-    EFS_POLICY_LRU,
-    EFS_POLICY_LFU,
-    EFS_POLICY_FIFO,
-    EFS_POLICY_MARKING,
-    EFS_POLICY_KINDS
+#define EFS_POLICY_ENUM(KIND, name) EFS_POLICY_##KIND,
+    EFS_POLICIES(EFS_POLICY_ENUM)
+#undef EFS_POLICY_ENUM
+        EFS_POLICY_KINDS
 };
 /* "zipmoe", "lru", ...; NULL for an invalid kind. efs_policy_by_name() returns EFS_POLICY_KINDS for an unknown name. */
 const char *efs_policy_name(enum efs_policy_kind kind);

@@ -182,12 +182,8 @@ static uint32_t marking_lowest(struct efs_policy *policy, unsigned domain, enum 
 }
 
 #define HEAP_ORDER(kind, request_, enter_, lowest_)                                                                    \
-    const struct efs_policy_order efs_order_##kind = {.name = #kind,                                                   \
-                                                      .open = heap_open,                                               \
-                                                      .request = request_,                                             \
-                                                      .insert = enter_,                                                \
-                                                      .remove = heap_remove,                                           \
-                                                      .lowest = lowest_}
+    const struct efs_policy_order efs_order_##kind = {                                                                 \
+        .open = heap_open, .request = request_, .insert = enter_, .remove = heap_remove, .lowest = lowest_}
 HEAP_ORDER(lru, lru_request, heap_insert, heap_lowest);
 HEAP_ORDER(lfu, lfu_request, heap_insert, heap_lowest);
 HEAP_ORDER(fifo, fifo_request, fifo_insert, heap_lowest);

@@ -16,7 +16,6 @@
 /* A unit is an expert of a layer: layer * experts + expert. A domain is the set of layers that share a capacity: all of
  * them, or one. */
 struct efs_policy_order {
-    const char *name;
     int (*open)(struct efs_policy *policy);
     void (*close)(struct efs_policy *policy); /* frees what is not in policy->tables; may be NULL */
     /* Counts a request of a layer. Its units are pinned, so none of them is in the order. */
@@ -37,7 +36,9 @@ struct efs_policy_order {
     void (*ranks)(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count, uint32_t *ranks);
 };
 
-extern const struct efs_policy_order efs_order_zipmoe, efs_order_lru, efs_order_lfu, efs_order_fifo, efs_order_marking;
+#define EFS_POLICY_EXTERN(KIND, name) extern const struct efs_policy_order efs_order_##name;
+EFS_POLICIES(EFS_POLICY_EXTERN)
+#undef EFS_POLICY_EXTERN
 
 struct efs_policy {
     const struct efs_policy_order *order;

@@ -315,8 +315,7 @@ static void zipmoe_ranks(struct efs_policy *policy, unsigned layer, const uint32
     }
 }
 
-const struct efs_policy_order efs_order_zipmoe = {.name = "zipmoe",
-                                                  .open = zipmoe_open,
+const struct efs_policy_order efs_order_zipmoe = {.open = zipmoe_open,
                                                   .close = zipmoe_close,
                                                   .request = zipmoe_request,
                                                   .insert = zipmoe_insert,

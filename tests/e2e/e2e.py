@@ -131,6 +131,12 @@ def program(name, build=BUILD):
     return path
 
 
+def tunables():
+    """{name: values} of all tunables, as `expertfs --help` lists them; choices have '|' between them."""
+    text = run(program("expertfs"), "--help").stdout.split("changes later:\n")[1].split("Others:")[0]
+    return dict(re.findall(r"^  (\w+)=(\S+)", text, re.M))
+
+
 def need_fuse():
     if not os.path.exists("/dev/fuse"):
         skip("there is no /dev/fuse")

@@ -7,6 +7,8 @@ import re
 import stat as modes
 import time
 
+from e2e import tunables
+
 
 def resident_bytes(pid):
     """Bytes of anonymous memory, and of mapped shared memory."""
@@ -52,7 +54,7 @@ SEGMENT = 16 << 20  # of the chunk pool, maximum: one segment is never freed
 OPENED = 3 << 20  # the largest expert that may be in an open when the budget falls, for one reader in four
 
 CHANGES = (("plan", ("auto", "C=100", "F=50,C=20,S=20,E=10", "F=80,C=20", "S=50,E=50", "F=30,S=70")),
-           ("pools", ("FCSE", "CSE", "C", "FC", "SE")), ("policy", ("zipmoe", "lru", "lfu", "fifo", "marking")),
+           ("pools", ("FCSE", "CSE", "C", "FC", "SE")), ("policy", tunables()["policy"].split("|")),
            ("goal", ("io", "makespan")))
 
 

@@ -15,6 +15,7 @@
 #include "crash_report.h"
 #include "expertfs-compute.h"
 #include "expertfs-private.h"
+#include "policy.h"
 #include "random_checkpoint.h"
 #include "sync_calls.h"
 
@@ -330,11 +331,11 @@ static void step_request(struct session *s)
 
 static void step_set(struct session *s)
 {
-    static const char *const settings[][6] = {
+    const char *const settings[][6] = {
         {"budget", "128M", "48M", "512M", "1", "20G"},
         {"pools", "FCSE", "C", "SE", "F", "x"},
         {"plan", "auto", "F=10:C=70:S=10:E=10", "F=100", "E=1", "F=101"},
-        {"policy", "zipmoe", "lru", "lfu", "fifo", "marking"},
+        {"policy", "zipmoe", "lru", efs_policy_name(below(s, EFS_POLICY_KINDS)), "fifo", "none"},
         {"goal", "io", "makespan", "", "io", "makespan"},
         {"prefetch", "off", "auto", "always", "auto", "always:share=20"},
         {"nothing", "1", "", "auto", "0", "x"},
@@ -546,7 +547,7 @@ static bool session_open(struct session *s)
                                         .lease_wait = once_in(s, 2),
                                         .prealloc = once_in(s, 8),
                                         .no_direct = once_in(s, 3),
-                                        .policy = ONE_OF("zipmoe", "lru", "lfu", "fifo", "marking"),
+                                        .policy = ONE_OF(efs_policy_name(below(s, EFS_POLICY_KINDS))),
                                         .pools = ONE_OF("C", "FCSE", "SE"),
                                         .plan = ONE_OF("F=50:C=50", "C=100", "S=30:E=30"),
                                         .goal = ONE_OF("io", "makespan"),

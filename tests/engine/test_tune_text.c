@@ -2,6 +2,7 @@
 /* Texts of settings: which are accepted, which are refused and with what message; a printed value parses to itself. */
 #include "test.h"
 #include "expertfs-private.h"
+#include "policy.h"
 #include "tune_text.h"
 
 static void says(const struct efs_error *err, const char *words, const char *text)
@@ -55,18 +56,18 @@ TEST(budgets)
 {
     uint64_t bytes = 1;
     char text[EFS_TUNE_TEXT];
-    assert_int_equal(efs_tune_budget("auto", &bytes, NULL), 0);
+    assert_int_equal(efs_parse_budget("auto", &bytes, NULL), 0);
     assert_int_equal(bytes, 0);
     efs_tune_print_budget(bytes, text, sizeof(text));
     assert_string_equal(text, "auto");
-    assert_int_equal(efs_tune_budget("1.5G", &bytes, NULL), 0);
+    assert_int_equal(efs_parse_budget("1.5G", &bytes, NULL), 0);
     efs_tune_print_budget(bytes, text, sizeof(text));
     assert_string_equal(text, "1610612736");
     static const char *const bad[] = {"", "0", "0G", "Auto", "much", "-1", "99999999999999999999", "1G "};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct efs_error err = {.text = ""};
         bytes = 77;
-        assert_int_equal(efs_tune_budget(bad[i], &bytes, &err), -EINVAL);
+        assert_int_equal(efs_parse_budget(bad[i], &bytes, &err), -EINVAL);
         says(&err, "allowed are auto and sizes", bad[i]);
         assert_int_equal(bytes, 77);
     }
@@ -157,27 +158,38 @@ TEST(plans)
     }
 }
 
-TEST(words)
+TEST(choices)
 {
-    static const char *const policies[] = {"zipmoe", "lru", "lfu", "fifo", "marking"};
-    for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++) {
-        enum efs_policy_kind kind;
-        assert_int_equal(efs_tune_policy(policies[i], &kind, NULL), 0);
-        assert_string_equal(efs_policy_name(kind), policies[i]);
-    }
-    enum efs_plan_goal goal;
-    assert_int_equal(efs_tune_goal("io", &goal, NULL), 0);
-    assert_string_equal(efs_tune_goal_name(goal), "io");
-    assert_int_equal(efs_tune_goal("makespan", &goal, NULL), 0);
-    assert_string_equal(efs_tune_goal_name(goal), "makespan");
-    static const char *const bad[] = {"", "lruu", "LRU", "zip", "ios", "oracle"};
-    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+    for (size_t i = 0; i < EFS_TUNABLES; i++) {
+        const struct efs_tunable *t = &efs_tunables[i];
         struct efs_error err = {.text = ""};
-        enum efs_policy_kind kind;
-        assert_int_equal(efs_tune_policy(bad[i], &kind, &err), -EINVAL);
-        says(&err, "allowed are zipmoe, lru, lfu, fifo, marking", bad[i]);
-        assert_int_equal(efs_tune_goal(bad[i], &goal, &err), -EINVAL);
-        says(&err, "allowed are io and makespan", bad[i]);
+        char name[EFS_TUNE_TEXT];
+        unsigned choice, count = 1;
+        assert_ptr_equal(efs_tunable_find(t->name), t);
+        if (!t->choose)
+            continue;
+        for (const char *p = t->values; *p; p++)
+            count += *p == '|';
+        for (unsigned c = 0; c < count; c++) {
+            efs_choice_name(t->values, c, name, sizeof(name));
+            assert_int_equal(efs_choice_parse(t->name, t->values, name, &choice, NULL), 0);
+            assert_int_equal(choice, c);
+        }
+        assert_int_equal(efs_choice_parse(t->name, t->values, t->start, &choice, NULL), 0);
+        static const char *const bad[] = {"", "|", "lruu", "LRU", "zip", "ios", "oracle", "auto|", "off|auto"};
+        for (size_t b = 0; b < sizeof(bad) / sizeof(*bad); b++)
+            assert_int_equal(efs_choice_parse(t->name, t->values, bad[b], &choice, &err), -EINVAL);
+        assert_true(choice < count);
+    }
+    struct efs_error err = {.text = ""};
+    unsigned choice;
+    assert_int_equal(efs_choice_parse("goal", efs_tunables[EFS_TUNE_goal].values, "speed", &choice, &err), -EINVAL);
+    assert_string_equal(err.text, "goal=speed: allowed are makespan, io");
+    assert_null(efs_tunable_find("budgets"));
+    for (int kind = 0; kind < EFS_POLICY_KINDS; kind++) {
+        char name[EFS_TUNE_TEXT];
+        efs_choice_name(efs_tunables[EFS_TUNE_policy].values, (unsigned)kind, name, sizeof(name));
+        assert_string_equal(name, efs_policy_name((enum efs_policy_kind)kind));
     }
 }
 

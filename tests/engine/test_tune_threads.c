@@ -9,6 +9,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
+#include "policy.h"
 #include "sync_calls.h"
 
 #define LAYERS 3u
@@ -55,10 +56,9 @@ static void *set_budget(void *arg)
 
 static void *set_policy(void *arg)
 {
-    static const char *const policies[] = {"zipmoe", "lru", "lfu", "fifo", "marking"};
     struct tune_load *c = arg;
     for (unsigned n = 0; load_runs(c, n); n++)
-        expect(c, efs_set(c->fs, "policy", policies[n % 5], NULL, NULL));
+        expect(c, efs_set(c->fs, "policy", efs_policy_name(n % EFS_POLICY_KINDS), NULL, NULL));
     return NULL;
 }
 
@@ -80,7 +80,6 @@ static void *set_the_rest(void *arg)
 
 static void *look(void *arg)
 {
-    static const char *const names[] = {"budget", "pools", "plan", "policy", "goal", "prefetch"};
     static const char *const told[] = {"plan", "profile", "sched", "memory", "trace"};
     struct tune_load *c = arg;
     for (unsigned n = 0; load_runs(c, n); n++) {
@@ -89,7 +88,7 @@ static void *look(void *arg)
         struct efs_stats stats;
         struct efs_pool_info pool;
         struct efs_expert_info info;
-        expect(c, efs_get(c->fs, names[n % 6], value, sizeof(value)));
+        expect(c, efs_get(c->fs, efs_tunables[n % EFS_TUNABLES].name, value, sizeof(value)));
         if (efs_describe(c->fs, told[n % 5], &text, &bytes) == 0)
             free(text);
         efs_stats(c->fs, &stats);

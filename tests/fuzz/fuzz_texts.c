@@ -72,14 +72,12 @@ static void tunings(const char *text)
     uint64_t size = 0, again = 0;
     unsigned pools = 0, pools_again = 0;
     struct efs_tune_plan plan = {0}, plan_again = {0};
-    enum efs_policy_kind policy;
-    enum efs_plan_goal goal;
-    enum efs_governor_mode mode;
+    unsigned choice;
 
     answered(efs_parse_size(text, &size), &(struct efs_error){"size"});
-    if (efs_tune_budget(text, &size, &err) == 0) {
+    if (efs_parse_budget(text, &size, &err) == 0) {
         efs_tune_print_budget(size, back, sizeof(back));
-        CHECK(efs_tune_budget(back, &again, &err) == 0 && again == size);
+        CHECK(efs_parse_budget(back, &again, &err) == 0 && again == size);
     }
     if (efs_tune_pools(text, &pools, &err) == 0) {
         efs_tune_print_pools(pools, back, sizeof(back));
@@ -92,9 +90,12 @@ static void tunings(const char *text)
             CHECK(plan.ratio[p] >= 0 && plan.ratio[p] <= 1 && plan_again.ratio[p] - plan.ratio[p] < 1e-3 &&
                   plan.ratio[p] - plan_again.ratio[p] < 1e-3);
     }
-    answered(efs_tune_policy(text, &policy, &err), &err);
-    answered(efs_tune_goal(text, &goal, &err), &err);
-    answered(efs_tune_prefetch(text, &mode, &err), &err);
+    for (size_t i = 0; i < EFS_TUNABLES; i++)
+        if (efs_tunables[i].choose &&
+            efs_choice_parse(efs_tunables[i].name, efs_tunables[i].values, text, &choice, &err) == 0) {
+            efs_choice_name(efs_tunables[i].values, choice, back, sizeof(back));
+            CHECK(strcmp(back, text) == 0);
+        }
 }
 
 static void route(const uint8_t *data, size_t bytes)

@@ -97,7 +97,8 @@ for command in (["expertfs"], ["mkexpertfs"], ["moe-replay"], ["moe-replay", "pr
             wide[line] = command
 check("no line of a --help is wider than a terminal", not wide, wide)
 options_text = run(program("expertfs"), "--help").stdout.split("Options of -o")[1]
-check("at most 14 mount options are listed, a line each", 10 <= len(re.findall(r"^  \S", options_text, re.M)) <= 14, options_text)
+check("tunables and at most 12 other mount options are listed, a line each",
+      8 <= len(re.findall(r"^  \S", options_text, re.M)) - len(tunables()) <= 12, options_text)
 
 print("-- options")
 for name in ("mkexpertfs", "expertfs", "moe-replay"):
@@ -159,11 +160,12 @@ source = open(os.path.join(ROOT, "expertfs", "base", "options.c")).read()
 table = re.search(r"^static const struct option table\[\] = \{(.*?)^\};", source, re.M | re.S).group(1)
 allowed = {name: "" if values == "NULL" else values.strip('"') for name, values in
            re.findall(r'\{"(\w+)", TAKE_\w+, [^"]*?(NULL|"[^"]*")', table)}
+allowed |= {name: values for name, values in tunables().items() if name in told}  # expertfs-proc(5) has all
 same("the page and expertfs/base/options.c", told, allowed)
 differ = {name for name in allowed if allowed[name] and allowed[name] != told.get(name)}
 check("their values", not differ, {name: (allowed[name], told.get(name)) for name in differ})
 help_names = re.findall(r"^  ([a-z_]+)(?:=\S+)?(?:  |$)", run(program("expertfs"), "--help").stdout.split("Options of -o")[1], re.M)
-check("--help lists them", set(help_names) <= set(told) and len(help_names) >= 10, set(help_names) ^ set(told))
+check("--help lists them", set(help_names) <= set(told) | set(tunables()) and len(help_names) >= 10, set(help_names) ^ set(told))
 refused = []
 for name, values in told.items():
     for value in values.split("|") if values else [None]:

@@ -30,6 +30,7 @@ expect 'expertfs --fore' --foreground
 expect 'expertfs -' -f -d --version
 expect 'expertfs -o pre' prefetch= prealloc
 expect 'expertfs -o budget=1G,pref' 1G,prefetch=
+expect 'expertfs -o po' policy= pools=
 expect 'expertctl ' info verify set up down doctor
 expect 'expertctl up -' -o --options
 expect 'expertctl verify -' -q --quiet -t

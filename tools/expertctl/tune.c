@@ -60,11 +60,8 @@ static const struct tools_command get_command = {
 
 static bool get_is_size(const char *name)
 {
-    static const char *const sizes[] = {"budget", "effective_budget", "bytes"};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-        if (strcmp(name, sizes[i]) == 0)
-            return true;
-    return false;
+    const struct efs_tunable *t = efs_tunable_find(name);
+    return t ? strncmp(t->values, "SIZE", 4) == 0 : strcmp(name, "effective_budget") == 0 || strcmp(name, "bytes") == 0;
 }
 
 /* The names of the attributes of a file, separated by blanks; "": none. Returns names. */

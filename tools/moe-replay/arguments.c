@@ -13,7 +13,8 @@
 #define SWAPS_DEFAULT 8 /* DALI's value for models with many experts */
 #define NO_PEER (REPLAY_RUNNERS - REPLAY_MMAP)
 
-#define POLICIES "zipmoe, published, lru, lfu, fifo, marking"
+#define WORD(KIND, name) #name ", "
+#define POLICIES EFS_POLICIES(WORD) "published"
 #define POOLS "io, makespan, coded, even, full, raw"
 #define SIMULATED "oracle, least-stale, layer-lfu, fmoe, moe-infinity, dali, dali-printed, accelerate, zero-3"
 
@@ -142,7 +143,8 @@ static void fail_choice(const struct argp_state *state, const char *path)
 static void finish_options(const struct argp_state *state, void *into)
 {
     static char budgets[][8] = {"10%", "25%", "50%", "75%"}, any[] = REPLAY_BUDGET_AUTO;
-    static char policies[][8] = {"zipmoe", "lru", "lfu", "fifo", "marking"};
+#define WORD_OF(KIND, name) #name,
+    static char policies[EFS_POLICY_KINDS][16] = {EFS_POLICIES(WORD_OF)};
     struct replay_arguments *a = into;
     bool live = replay_arguments_live(a);
     a->predictor_count = predict_choices_parse(state, "predict", &a->predict, true, a->predictors);
@@ -153,9 +155,9 @@ static void finish_options(const struct argp_state *state, void *into)
     for (uint32_t b = 0; a->budgets.count == 0 && b < (live ? 1 : 4); b++)
         a->budgets.word[b] = live ? any : budgets[b];
     a->budgets.count = a->budgets.count ? a->budgets.count : live ? 1 : 4;
-    for (uint32_t i = 0; a->policies.count == 0 && i < (live ? 1 : 5); i++)
+    for (uint32_t i = 0; a->policies.count == 0 && i < (live ? 1 : EFS_POLICY_KINDS); i++)
         a->policies.word[i] = policies[i];
-    a->policies.count = a->policies.count ? a->policies.count : live ? 1 : 5;
+    a->policies.count = a->policies.count ? a->policies.count : live ? 1 : EFS_POLICY_KINDS;
     for (uint32_t i = 0; i < a->policies.count; i++)
         if (!replay_policy_parse(a->policies.word[i], &a->policy[i]))
             argp_error(state,
