@@ -37,6 +37,15 @@ struct efs_route_to {
     const float *weight;   /* [count] */
 };
 
+/* The experts of each token as a router gives them: idx and w of topk(). */
+struct efs_router_output {
+    uint32_t experts;              /* of the layer; each number is smaller */
+    uint32_t per_token;            /* K, 1 or more; a token chooses an expert once */
+    enum efs_dtype index_type;     /* EFS_DTYPE_I64 or EFS_DTYPE_I32 */
+    enum efs_dtype weight_type;    /* EFS_DTYPE_F32 or EFS_DTYPE_BF16 */
+    const void *indices, *weights; /* [tokens][K], aligned to their types */
+};
+
 /*
  * y[t] = the sum over the experts of token t of weight * f(x[t]). The names of an expert's tensors select one of three
  * f. Matrices are [rows][columns], BF16 or F16, with one type for all of an expert; biases are F32, BF16 or F16.
@@ -49,19 +58,26 @@ struct efs_route_to {
 struct efs_mixture {
     uint32_t expert_count; /* each once, all of one layer */
     const struct efs_route_to *experts;
+    /* In place of the two above, which are then 0 and NULL. The sums are in the order of the experts' numbers. */
+    const struct efs_router_output *routing;
+    /* The function that config.json names: "silu" (or "swish"), "relu". NULL: that of the tensors' names. Names alone
+     * do not distinguish a model with "gelu", which is refused: -EOPNOTSUPP. */
+    const char *hidden_act;
     enum efs_activation activation;
     const void *x;             /* [tokens][x_stride], in the activation's type */
     uint32_t tokens, hidden;   /* hidden: columns of gate and up, rows of down */
     size_t x_stride, y_stride; /* elements from one token to the next */
     float *y;                  /* [tokens][y_stride], overwritten; zeros for tokens without an expert */
+    uint16_t *y_bf16;          /* in place of y, which is then NULL: the sums, rounded to BF16 once */
     enum efs_form form;
 };
 
 /*
  * Run the experts of a layer: requests them as efs_client_begin() does, computes each as it arrives on all threads of
  * the team, and sums in the order of experts, so that the result has the same bits for every form, number of threads
- * and order of arrival, from a store or a mount. Blocks. -EINVAL; -EOPNOTSUPP: experts with other tensors (err names
- * the tensor), or a codec that only the full form supports; the errors of efs_client_begin() and efs_client_wait_any().
+ * and order of arrival, from a store or a mount. Blocks. -EINVAL, also for an index out of range and for an expert that
+ * a token has twice; -EOPNOTSUPP: experts with other tensors (err names the tensor) or another hidden_act, or a codec
+ * that only the full form supports; the errors of efs_client_begin() and efs_client_wait_any().
  *
  * EFS_FORM_CODED reads the chunks in place, in the memory of the mount or store; EFS_FORM_ANY runs each expert in the
  * form that it has in memory.

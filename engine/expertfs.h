@@ -45,6 +45,8 @@ EFS_API errint_t efs_fail(struct efs_error *err, errint_t code, const char *form
     __attribute__((format(printf, 3, 4)));
 
 EFS_API const char *efs_version(void); /* "0.1.0" */
+/* Bytes of a public struct ("efs_tensor"), for bindings that declare it themselves to compare; 0: no such struct. */
+EFS_API size_t efs_struct_bytes(const char *name);
 
 /* ---- element types ------------------------------------------------------------------------------------------- */
 

@@ -107,6 +107,8 @@ const char *efs_matvec_order(void);
 
 /* Widens n BF16 (or F16) numbers at the start of memory to n floats, in place; memory has 4 n bytes. */
 void efs_widen(bool f16, void *memory, size_t n);
+/* f as the nearest BF16 number, ties to even; a NaN stays a NaN. */
+uint16_t efs_rounded_bf16(float f);
 
 /* ---- the products ---------------------------------------------------------------------------------------------- */
 

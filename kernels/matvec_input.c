@@ -23,8 +23,7 @@ size_t efs_input_bytes(uint32_t cols, uint32_t tokens)
     return sizeof(struct efs_input) + tokens * token_numbers(cols) * sizeof(float);
 }
 
-/* To nearest, ties to even; a NaN stays a NaN. */
-static uint16_t input_rounded(float f)
+uint16_t efs_rounded_bf16(float f)
 {
     uint32_t bits;
 
@@ -65,7 +64,7 @@ static float input_number(enum efs_input_type type, const void *x, size_t i)
         return f;
     if (type == EFS_INPUT_F32_TO_F16)
         return input_rounded_f16(f);
-    half = input_rounded(f);
+    half = efs_rounded_bf16(f);
     return efs_widened((const uint8_t *)&half);
 }
 
@@ -90,7 +89,7 @@ static void put_floats(enum efs_input_type type, const void *x, size_t first, si
 static void put_bf16(enum efs_input_type type, const void *x, size_t first, size_t n, uint16_t *group)
 {
     for (unsigned c = 0; c < EFS_GROUP; c++)
-        group[efs_pair_place(c)] = c < n ? input_rounded(input_number(type, x, first + c)) : 0;
+        group[efs_pair_place(c)] = c < n ? efs_rounded_bf16(input_number(type, x, first + c)) : 0;
 }
 
 /* The same as a group of floats in order, for matrices of F16. */

@@ -208,6 +208,8 @@ static errint_t bind_tensors(struct ffn *f, struct efs_ffn_expert *e)
     errint_t rc = efs_client_tensors(f->request, e->index, &tensors, &count);
     if (rc == 0)
         rc = efs_ffn_matrices(e, tensors, count, f->mixture->hidden, f->err);
+    if (rc == 0)
+        rc = efs_ffn_check_act(f->mixture->hidden_act, e->kind, tensors[0].name, f->err);
     if (rc < 0)
         return rc;
     if (f->mixture->activation == (e->gate.f16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F16))
@@ -223,6 +225,9 @@ static errint_t bind_plain(struct ffn *f, struct efs_ffn_expert *e)
     if (!p->gate || !p->up || !p->down || p->inner == 0 || p->inner > EFS_COLS_MAX)
         return efs_fail(f->err, -EINVAL, "expert %u of the mixture has no matrices", e->index);
     e->inner = p->inner;
+    errint_t rc = efs_ffn_check_act(f->mixture->hidden_act, EFS_FFN_SWIGLU, "a plain expert", f->err);
+    if (rc < 0)
+        return rc;
     if (f->mixture->activation == EFS_ACTIVATION_F16)
         return efs_fail(f->err, -EOPNOTSUPP, "plain experts are BF16, activations F16");
     e->gate = (struct efs_matrix){.rows = p->inner, .cols = hidden, .plain = p->gate};

@@ -68,6 +68,21 @@ errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, c
 errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
                           struct efs_error *err);
 
+/* Whether experts of this kind compute what config.json calls hidden_act; NULL: not named. name: of a tensor, for the
+ * message. -EOPNOTSUPP, with err. */
+errint_t efs_ffn_check_act(const char *hidden_act, enum efs_ffn_kind kind, const char *name, struct efs_error *err);
+
+/* A mixture in the form that the rest of compute/ takes: with experts, and sums in F32. */
+struct efs_ffn_input {
+    struct efs_mixture mixture;
+    void *routes; /* memory of experts; NULL: the caller's */
+    float *sums;  /* memory of y; NULL: the caller's */
+};
+/* Takes a checked mixture. -EINVAL: an index out of range, an expert twice; -ENOMEM. efs_ffn_input_end() frees it; if
+ * rc is 0 it writes y_bf16 first. */
+errint_t efs_ffn_input_begin(const struct efs_mixture *m, struct efs_ffn_input *in, struct efs_error *err);
+void efs_ffn_input_end(const struct efs_mixture *m, struct efs_ffn_input *in, errint_t rc);
+
 /* efs_client_ffn() in EFS_FORM_DEVICE and in EFS_FORM_SHARED. The caller has checked the mixture. */
 errint_t efs_ffn_device(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_mixture *m,
                         struct efs_error *err);

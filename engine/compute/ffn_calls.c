@@ -7,13 +7,29 @@
 #include <errno.h>
 #include <string.h>
 
+#define EXPERTS_MOST (1u << 20) /* of a layer; bounds the memory for routes */
+
+/* Of a router's output: sizes and types; efs_ffn_input_begin() checks the numbers. */
+static errint_t check_routing(const struct efs_mixture *m, struct efs_error *err)
+{
+    const struct efs_router_output *r = m->routing;
+    if (m->experts || m->expert_count || r->per_token == 0 || r->per_token > r->experts || r->experts > EXPERTS_MOST ||
+        !r->indices || !r->weights || (r->index_type != EFS_DTYPE_I64 && r->index_type != EFS_DTYPE_I32) ||
+        (r->weight_type != EFS_DTYPE_F32 && r->weight_type != EFS_DTYPE_BF16))
+        return efs_fail(err, -EINVAL, "routing by %s to %u of %u experts, with weights of %s",
+                        efs_dtype_name(r->index_type), r->per_token, r->experts, efs_dtype_name(r->weight_type));
+    return 0;
+}
+
 static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
 {
-    if (m->expert_count == 0 || m->tokens == 0 || m->hidden == 0 || m->hidden > EFS_COLS_MAX ||
-        m->x_stride < m->hidden || (unsigned)m->activation > EFS_ACTIVATION_F16 || m->y_stride < m->hidden || !m->x ||
-        !m->y)
-        return efs_fail(err, -EINVAL, "a mixture of %u experts, %u tokens, hidden size %u", m->expert_count, m->tokens,
+    const uint32_t experts = m->routing ? m->routing->experts : m->expert_count;
+    if (experts == 0 || m->tokens == 0 || m->hidden == 0 || m->hidden > EFS_COLS_MAX || m->x_stride < m->hidden ||
+        (unsigned)m->activation > EFS_ACTIVATION_F16 || m->y_stride < m->hidden || !m->x || !m->y == !m->y_bf16)
+        return efs_fail(err, -EINVAL, "a mixture of %u experts, %u tokens, hidden size %u", experts, m->tokens,
                         m->hidden);
+    if (m->routing)
+        return check_routing(m, err);
     for (uint32_t i = 0; i < m->expert_count; i++) {
         const struct efs_route_to *r = &m->experts[i];
         if (r->count == 0 || r->count > m->tokens)
@@ -34,6 +50,7 @@ static errint_t ffn_check_owner(const struct efs_ffn_source *from, const struct 
 static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *m,
                             struct efs_error *err)
 {
+    struct efs_ffn_input in = {.routes = NULL};
     struct efs_error unwanted;
     const bool device = (m->form == EFS_FORM_DEVICE || m->form == EFS_FORM_SHARED) && !from->plain;
     err = err ? err : &unwanted;
@@ -41,14 +58,15 @@ static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *
     errint_t rc = ffn_check(m, err);
     if (rc == 0)
         rc = ffn_check_owner(from, team, err);
-    if (rc < 0)
-        return rc;
-    if (!device)
-        rc = efs_ffn_run(from, team, m, err);
-    else if (m->form == EFS_FORM_DEVICE)
-        rc = efs_ffn_device(from->client, from->stack, from->layer, m, err);
-    else
-        rc = efs_ffn_share(from->client, team, from->stack, from->layer, m, err);
+    if (rc == 0)
+        rc = efs_ffn_input_begin(m, &in, err);
+    if (rc == 0 && !device)
+        rc = efs_ffn_run(from, team, &in.mixture, err);
+    else if (rc == 0 && m->form == EFS_FORM_DEVICE)
+        rc = efs_ffn_device(from->client, from->stack, from->layer, &in.mixture, err);
+    else if (rc == 0)
+        rc = efs_ffn_share(from->client, team, from->stack, from->layer, &in.mixture, err);
+    efs_ffn_input_end(m, &in, rc);
     if (rc < 0 && !err->text[0])
         efs_fail(err, rc, "an expert could not be run: %s",
                  rc == -EUCLEAN ? "it is damaged\nhint: `expertctl verify` lists all damage of a store"

@@ -28,17 +28,19 @@ static errint_t device_of(const struct efs_client *client, const struct efs_mixt
 }
 
 /* The matrices of gate, up and down, by their device addresses. */
-static errint_t device_matrices(const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
+static errint_t device_matrices(const struct efs_tensor *tensors, uint32_t count, const struct efs_mixture *m,
                                 struct efs_device_matrices *out, struct efs_error *err)
 {
     struct efs_ffn_expert e = {.kind = EFS_FFN_SWIGLU};
     for (uint32_t i = 0; i < count; i++)
         if (tensors[i].dims != 2)
             return efs_fail(err, -EOPNOTSUPP, "%s: with it an expert does not run on a device", tensors[i].name);
-    errint_t rc = efs_ffn_matrices(&e, tensors, count, hidden, err);
+    errint_t rc = efs_ffn_matrices(&e, tensors, count, m->hidden, err);
     free(e.shards);
     if (rc == 0 && e.kind != EFS_FFN_SWIGLU)
         rc = efs_fail(err, -EOPNOTSUPP, "%s: only gate, up and down run on a device", tensors[0].name);
+    if (rc == 0)
+        rc = efs_ffn_check_act(m->hidden_act, e.kind, tensors[0].name, err);
     *out = (struct efs_device_matrices){
         .gate = e.gate.plain, .up = e.up.plain, .down = e.down.plain, .inner = e.inner, .f16 = e.gate.f16};
     return rc;
@@ -47,14 +49,14 @@ static errint_t device_matrices(const struct efs_tensor *tensors, uint32_t count
 /* Launches a loaded expert of the request. The errors of efs_device_run_expert() (-ENOMEM: nothing was launched);
  * -EOPNOTSUPP: its tensors are not gate, up and down. */
 static errint_t device_launch(struct efs_device_run *run, struct efs_client_request *request, uint32_t index,
-                              uint32_t of_mixture, uint32_t hidden, struct efs_error *err)
+                              uint32_t of_mixture, const struct efs_mixture *m, struct efs_error *err)
 {
     struct efs_device_matrices matrices;
     const struct efs_tensor *tensors;
     uint32_t count;
     errint_t rc = efs_client_tensors(request, index, &tensors, &count);
     if (rc == 0)
-        rc = device_matrices(tensors, count, hidden, &matrices, err);
+        rc = device_matrices(tensors, count, m, &matrices, err);
     return rc < 0 ? rc : efs_device_run_expert(run, of_mixture, &matrices, err);
 }
 
@@ -83,7 +85,7 @@ static errint_t device_round(struct efs_client *client, const char *stack, uint3
         return rc;
     while (rc == 0 && efs_client_wait_any(request, -1, &index, &status) == 1)
         if (status == 0) {
-            rc = device_launch(run, request, index, experts[index], m->hidden, err);
+            rc = device_launch(run, request, index, experts[index], m, err);
             rc = device_drop(run, request, index, rc);
             needs[index].tokens = 0; /* it was run */
         } else if (status != -ENOMEM) {
@@ -223,7 +225,7 @@ static void share_launch_loaded(struct share *s, int timeout_ms)
     while (s->request && s->rc == 0 && efs_client_wait_any(s->request, timeout_ms, &index, &status) == 1) {
         const bool loaded = status == 0;
         if (loaded)
-            status = device_launch(s->run, s->request, index, index, s->mixture->hidden, &s->err);
+            status = device_launch(s->run, s->request, index, index, s->mixture, &s->err);
         if (status == -ENOMEM || (status == -EOPNOTSUPP && !loaded)) {
             efs_client_drop(s->request, index);
             share_move_to_cpu(s, index);

@@ -149,6 +149,17 @@ static errint_t kind_of(const struct efs_tensor *const of[ROLES], const struct e
     return two ? (any || bias ? -EOPNOTSUPP : 0) : three && !of[ROLE_IN] && !of[ROLE_OUT] ? 0 : -EOPNOTSUPP;
 }
 
+errint_t efs_ffn_check_act(const char *hidden_act, enum efs_ffn_kind kind, const char *name, struct efs_error *err)
+{
+    static const char *const computed[] = {
+        [EFS_FFN_SWIGLU] = "silu", [EFS_FFN_CLAMPED] = "silu", [EFS_FFN_RELU] = "relu"};
+    const char *act = hidden_act && strcmp(hidden_act, "swish") == 0 ? "silu" : hidden_act;
+    if (!act || strcmp(act, computed[kind]) == 0)
+        return 0;
+    return efs_fail(err, -EOPNOTSUPP, "%s: an expert with the activation %.32s; for its tensors %s is computed", name,
+                    hidden_act, computed[kind]);
+}
+
 /* Checks the shapes, and that the matrices have one dtype. */
 static errint_t check_matrices(const struct efs_ffn_expert *e, const char *name, uint32_t hidden, struct efs_error *err)
 {

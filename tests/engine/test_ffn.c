@@ -639,6 +639,148 @@ static void refused(struct efs *fs, struct efs_team *team, struct efs_mixture m,
     assert_non_null(strstr(err.text, words));
 }
 
+/* ---- the experts of each token, as a router gives them ---- */
+
+#define CHOICES 2u
+
+struct choice {
+    int64_t wide[TOKENS * CHOICES];
+    int32_t narrow[TOKENS * CHOICES];
+    float weight[TOKENS * CHOICES];
+    uint16_t weight_bf16[TOKENS * CHOICES];
+};
+
+/* Token t chooses two of the three experts, the better first. Weights are exact in BF16. */
+static void choose(struct choice *c)
+{
+    for (uint32_t at = 0; at < TOKENS * CHOICES; at++) {
+        uint32_t t = at / CHOICES, k = at % CHOICES, bits;
+        c->wide[at] = c->narrow[at] = (int32_t)((t * 2 + k * (1 + t % 2)) % EXPERTS);
+        c->weight[at] = 0.25f + (float)((t + k) % 4) / 4;
+        memcpy(&bits, &c->weight[at], 4);
+        c->weight_bf16[at] = (uint16_t)(bits >> 16);
+    }
+}
+
+/* The same mixture with the tokens of each expert; memory of the last call. */
+static struct efs_mixture mixture_by_experts(const struct choice *c, enum efs_form form, float *y)
+{
+    static uint32_t token[EXPERTS][TOKENS];
+    static float weight[EXPERTS][TOKENS];
+    struct efs_mixture m = mixture_of(form, EFS_ACTIVATION_BF16, TOKENS, y);
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        routes[e] = (struct efs_route_to){.expert = e, .token = token[e], .weight = weight[e]};
+        for (uint32_t at = 0; at < TOKENS * CHOICES; at++)
+            if (c->wide[at] == e) {
+                token[e][routes[e].count] = at / CHOICES;
+                weight[e][routes[e].count++] = c->weight[at];
+            }
+    }
+    return m;
+}
+
+static uint16_t nearest_bf16(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    const uint32_t odd = bits >> 16 & 1;
+    return (uint16_t)((bits >> 16) + ((bits & 0xffff) > 0x8000 - odd));
+}
+
+TEST(test_routing)
+{
+    static struct choice c;
+    static float want[TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE];
+    static uint16_t rounded[TOKENS * Y_STRIDE];
+    struct efs_error err = {""};
+    struct efs_client *client;
+    struct efs_team *team;
+    pack(&model, EFS_CHOOSE_CASCADE);
+    struct efs *fs = open_store(&model, 128 * MIB);
+    assert_int_equal(efs_client_new(fs, &client, &err), 0);
+    assert_int_equal(efs_team_new(2, &team), 0);
+    choose(&c);
+    struct efs_mixture m = mixture_by_experts(&c, EFS_FORM_CODED, want);
+    assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), 0);
+    m.experts = NULL;
+    m.expert_count = 0;
+    m.hidden_act = "silu";
+    for (unsigned way = 0; way < 4; way++) {
+        const struct efs_router_output r = {.experts = EXPERTS,
+                                            .per_token = CHOICES,
+                                            .index_type = way % 2 ? EFS_DTYPE_I32 : EFS_DTYPE_I64,
+                                            .weight_type = way / 2 ? EFS_DTYPE_BF16 : EFS_DTYPE_F32,
+                                            .indices = way % 2 ? (void *)c.narrow : c.wide,
+                                            .weights = way / 2 ? (void *)c.weight_bf16 : c.weight};
+        m.routing = &r;
+        m.y = y;
+        m.y_bf16 = NULL;
+        memset(y, 0, sizeof(y));
+        assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), 0);
+        assert_memory_equal(y, want, sizeof(y));
+        m.y = NULL;
+        m.y_bf16 = rounded;
+        memset(rounded, 0x55, sizeof(rounded));
+        assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), 0);
+        for (uint32_t i = 0; i < TOKENS * Y_STRIDE; i++)
+            assert_int_equal(rounded[i], i % Y_STRIDE < HIDDEN ? nearest_bf16(want[i]) : 0x5555);
+    }
+    efs_team_free(team);
+    efs_client_close(client);
+    efs_close(fs);
+}
+
+TEST(test_routing_refused)
+{
+    static struct choice c;
+    static float y[TOKENS * Y_STRIDE];
+    static const int64_t wrong[] = {-1, EXPERTS, INT64_MIN, INT64_MAX, 1ll << 32};
+    struct efs_error err = {""};
+    struct efs_client *client;
+    struct efs_team *team;
+    pack(&model, EFS_CHOOSE_CASCADE);
+    struct efs *fs = open_store(&model, 128 * MIB);
+    assert_int_equal(efs_client_new(fs, &client, &err), 0);
+    assert_int_equal(efs_team_new(2, &team), 0);
+    choose(&c);
+    struct efs_router_output r = {EXPERTS, CHOICES, EFS_DTYPE_I64, EFS_DTYPE_F32, c.wide, c.weight};
+    struct efs_mixture m = mixture_of(EFS_FORM_CODED, EFS_ACTIVATION_F32, TOKENS, y);
+    m.routing = &r;
+    assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), -EINVAL); /* and experts */
+    m.experts = NULL;
+    m.expert_count = 0;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        choose(&c);
+        c.wide[2 * TOKENS - 1] = wrong[i];
+        assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), -EINVAL);
+        assert_non_null(strstr(err.text, "of 3"));
+    }
+    choose(&c);
+    c.wide[7] = c.wide[6];
+    assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "token 3"));
+    choose(&c);
+    r.index_type = EFS_DTYPE_F32;
+    assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), -EINVAL);
+    r.index_type = EFS_DTYPE_I64;
+    r.per_token = EXPERTS + 1;
+    assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), -EINVAL);
+    r.per_token = CHOICES;
+    m.y = NULL;
+    assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), -EINVAL);
+    m.y = y;
+    m.hidden_act = "gelu";
+    assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), -EOPNOTSUPP);
+    assert_non_null(strstr(err.text, "gelu"));
+    m.hidden_act = "relu"; /* for experts of two matrices */
+    assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), -EOPNOTSUPP);
+    m.hidden_act = "swish";
+    assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), 0);
+    efs_team_free(team);
+    efs_client_close(client);
+    efs_close(fs);
+}
+
 TEST(test_refused)
 {
     static float y[TOKENS * Y_STRIDE];

@@ -2,6 +2,7 @@
 """libexpertfs(3) has the prototypes of the headers; its example is compiled against the files of `make install`, with
 the shared library and the archive, and run; the headers work from C++ and ctypes; the shared library exports no other
 symbol."""
+import ctypes
 import glob
 import os
 import re
@@ -88,6 +89,13 @@ check("the shared library shows what is on the list, with its version, and nothi
 soname = re.search(r"soname: .([^]]*)", run("readelf", "-d", f"{lib}/libexpertfs.so").stdout).group(1)
 check("its soname is installed, and has the number of its symbols",
       os.path.exists(f"{lib}/{soname}") and versions == {f"EXPERTFS_{soname[-1]}"}, (soname, versions))
+bytes_of = ctypes.CDLL(f"{lib}/libexpertfs.so").efs_struct_bytes
+bytes_of.restype = ctypes.c_size_t
+structs = {name for header in HEADERS if "protocol" not in header
+           for name in re.findall(r"^struct (\w+) \{", open(header).read(), re.M)}
+check("efs_struct_bytes() knows the public structs, and no other",
+      len(structs) > 15 and all(bytes_of(name.encode()) > 0 for name in structs) and bytes_of(b"efs_client") == 0,
+      [name for name in structs if not bytes_of(name.encode())])
 headers = {os.path.basename(header) for header in HEADERS}
 check("the headers are installed, and no others", set(os.listdir(f"{ROOM}{PREFIX}/include")) == headers and
       headers >= {"expertfs.h", "expertfs-pack.h", "expertfs-compute.h", "expertfs-protocol.h"}, headers)
