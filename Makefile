@@ -380,11 +380,12 @@ bench-papers:
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/bench/run papers $(BENCH_PAPERS)
 
+# BENCH_LLAMA: rows and options of tools/bench/run llama_table
 bench-llama:
 	@tools/setup build test runtime
 	@tools/setup-python basic runtimes
 	@$(MAKE) --no-print-directory -j$$(nproc) all
-	@tools/bench/run llama_table --prepare
+	@tools/bench/run llama_table --prepare $(BENCH_LLAMA)
 	@tools/bench/run llama_table $(BENCH_LLAMA)
 
 format:

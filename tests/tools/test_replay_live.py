@@ -142,7 +142,7 @@ check("what is known is written", all(0 < r["tokens"] < 60000 for r in runs) and
 print("-- make bench-replay")
 driver = [sys.executable, os.path.join(ROOT, "tools/bench/replay.py"), "--model", raw, "--trace", trace, "--history", trace,
           "--tokens", "12", "--budgets", "50%,100%"]
-os.environ["BENCH_DIR"] = scratch("bench")
+os.environ.update(BENCH_DIR=scratch("bench"), BENCH_RESULTS=scratch("results"))
 result = run(*driver, "--only", "whole,limit,coded", "--policies", "zipmoe:io,lru:coded")
 check("experts run by the library", result.returncode == 0 and "numbers of all runs that computed: the same" in result.stdout,
       result.stdout + result.stderr)

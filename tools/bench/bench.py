@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench: measure expertfs against its peers on this machine.
 
-Every comparison alternates the candidates ROUNDS times in one run and prints the ratio of the medians and its bar. Each
-figure names its command, so that it can be run alone. Nothing here passes or fails.
+The candidates of a comparison take turns (runner.py); a row is the median ratio and what is wanted. Each figure names its
+command, so that it can be run alone. Nothing here passes or fails.
 
 Figures that depend on the distribution of the weights are measured on each kind of weights (weights.py), and the worst
 is printed, too.
 """
+import functools
 import json
 import mmap
 import os
 import random
 import shutil
-import statistics
 import struct
 import subprocess
 import sys
@@ -22,11 +22,11 @@ import common
 import readers as reader_matrix
 import weights
 from common import BUILD, DIRECT, WORK, daemons, drop, fields, fio, rate, run, tool, touch_memory
+from runner import ROUNDS, Rows, machine, turns
 
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
 QUICK = "--quick" in sys.argv or len(sys.argv) == 1  # reader matrix: fewer sizes and cells, one round each
 MOUNT = os.path.join(WORK, "mnt")
-rows = []
+table = Rows("bench", row="bench")
 
 
 def say(text):
@@ -34,30 +34,27 @@ def say(text):
 
 
 def each_kind(figure, worst):
-    """Calls figure(kind, weights, name) -> {what: (value, bar, note)} for each kind of weights. Prints a row for each
-    value and, by worst (max or min), the worst value of each what. name: suffix of the checkpoint's name."""
+    """Calls figure(kind, weights, name) -> {what: arguments of row() but the name} for each kind of weights, and prints by worst (max or
+    min) the worst value of each what. name: suffix of the checkpoint's name."""
     told = {}
     for kind, given in weights.kinds(WORK, say):
-        for what, (value, bar, note) in figure(kind, given, "" if kind == "scaled" else f"-{kind}").items():
-            row(f"{what}, {kind}", value, bar, note)
-            told.setdefault(what, []).append((float(value), value, bar, kind))
+        for what, found in figure(kind, given, "" if kind == "scaled" else f"-{kind}").items():
+            told.setdefault(what, []).append((row(f"{what}, {kind}", *found), kind))
     for what, values in told.items():
-        _, value, bar, kind = worst(values)
-        row(f"{what}: the worst", value, bar, f"{kind}, of {len(values)} kinds")
+        value, kind = worst(values)
+        say(f"{what + ': the worst':66} {value:>8.4g}   {kind}, of {len(values)} kinds")
 
 
-def row(name, value, bar, note=""):
-    rows.append((name, value, bar, note))
-    print(f"   {name:66} {value:>8}   {bar:14} {note}", flush=True)
-
-
-def ratio(name, ours, theirs, bar, note=""):
-    row(name, *ratio_of(ours, theirs, bar, note))
-
-
-def ratio_of(ours, theirs, bar, note=""):
-    ours, theirs = statistics.median(ours), statistics.median(theirs)
-    return f"{ours / theirs:.2f}", bar, f"{ours:.2f} over {theirs:.2f} GB/s {note}".strip()
+def row(name, values, bar="", note="", peer=None, unit=""):
+    """Prints and records a figure of one or several rounds; peer: (name, values) that it is compared with, in GB/s. Returns the median."""
+    values = values if isinstance(values, list) else [values]
+    if peer:
+        result = table.compare(values, dict([peer]), "GB/s", what=name)
+        value, note = result.ratio, f"({result.low:.2f} to {result.high:.2f}) {result.value:.2f} over {result.peer_value:.2f} GB/s {note}"
+    else:
+        value = table.values(values, what=name, unit=unit)
+    print(f"   {name:66} {value:>8.4g}   {bar:14} {note}", flush=True)
+    return value
 
 
 def model(name, *args):
@@ -173,16 +170,15 @@ def size():
             discard(source)
             bar = BOUNDS.get(kind, {}).get(dtype, "")
             return {f"tensors of 1 MiB and more over the bound, {dtype}":
-                    (f"{over_bound(report, 'expert'):.4f}", bar, of_checkpoint(report)),
-                    f"whole store over the bound, {dtype}": (f"{store_over_bound(report):.4f}", "", "")}
+                    (over_bound(report, "expert"), bar, of_checkpoint(report)),
+                    f"whole store over the bound, {dtype}": (store_over_bound(report),)}
         each_kind(figure, max)
     for dtype, source, large in weights.trained(WORK, say):
         report, only_large = pack(source)[1], pack(large)[1]
         discard(source)
         discard(large)
-        row(f"trained model, tensors of 1 MiB and more, {dtype}", f"{over_bound(only_large, 'dense'):.4f}",
-            BOUNDS["trained"][dtype], "")
-        row(f"trained model, whole store, {dtype}", f"{store_over_bound(report):.4f}", "<= 1.008" if dtype == "bf16"
+        row(f"trained model, tensors of 1 MiB and more, {dtype}", over_bound(only_large, "dense"), BOUNDS["trained"][dtype])
+        row(f"trained model, whole store, {dtype}", store_over_bound(report), "<= 1.008" if dtype == "bf16"
             else "", of_checkpoint(report))
 
 
@@ -203,7 +199,7 @@ def kernels():
             bf16 = result["format"] == "bf16"
             bar = {"avx512": ">= 1.4", "avx2": ">= 0.6"}.get(result["path"], "") if bf16 else ""
             out[f"decode + merge over memcpy, {result['format']}, {result['path']}"] = (
-                f"{result['stream_ratio']:.2f}", bar,
+                result["stream_ratio"], bar,
                 f"{result['stream_gbs']:.1f} over {result['memcpy_gbs']:.1f} GB/s, limit {result['limit_ratio']:.2f}; "
                 f"encode {result['encode_gbs']:.2f} GB/s")
         return out
@@ -226,17 +222,16 @@ def cold():
     def figure(_, given, name):
         source, store = demo(given, name)
         file = os.path.basename(big_files(source)[0])
-        raw, ours, mapped = [], [], []
-        for _ in range(ROUNDS):
-            raw.append(fio(os.path.join(source, file), *DIRECT))
+
+        def ours(*mode):
             touch_memory()
             with Mounted(store):
-                ours.append(rate("--keep-cache", os.path.join(MOUNT, file)))
-            touch_memory()
-            with Mounted(store):
-                mapped.append(rate("--keep-cache", "--mode", "mmap", os.path.join(MOUNT, file)))
-        return {"cold file, read, over fio O_DIRECT": ratio_of(ours, raw, ">= 1.3 (1.5)"),
-                "cold file, mmap, over fio O_DIRECT": ratio_of(mapped, raw, "")}
+                return rate("--keep-cache", *mode, os.path.join(MOUNT, file))
+
+        found = turns({"raw": lambda: fio(os.path.join(source, file), *DIRECT), "read": ours, "mmap": lambda: ours("--mode", "mmap")})
+        peer = ("fio O_DIRECT", found["raw"])
+        return {"cold file, read, over fio O_DIRECT": (found["read"], ">= 1.3 (1.5)", "", peer),
+                "cold file, mmap, over fio O_DIRECT": (found["mmap"], "", "", peer)}
     each_kind(figure, min)
 
 
@@ -287,21 +282,18 @@ def experts():
         raw_list, our_list = os.path.join(WORK, "raw.list"), os.path.join(WORK, "ours.list")
         write_list(raw_list, [merged(where[k]) for k in keys])
         write_list(our_list, [[(0, 0, f"{MOUNT}/experts/L{l:02}/E{e:03}.safetensors")] for l, e in keys])
-        raw, ours, plain, mapped = [], [], [], []
-        for _ in range(ROUNDS):
-            raw.append(rate("--pieces", "--threads", "4", "--mode", "direct", raw_list))
+
+        def ours(*mode, options="budget=auto"):
             touch_memory()
-            with Mounted(store):
-                ours.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
-            touch_memory()
-            with Mounted(store):
-                mapped.append(rate("--pieces", "--keep-cache", "--threads", "4", "--mode", "mmap", our_list))
-            touch_memory()
-            with Mounted(store, "budget=auto,nopassthrough"):
-                plain.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
-        return {"cold experts, 4 at a time, over O_DIRECT": ratio_of(ours, raw, ">= 1.3 (1.5)"),
-                "the same, mapped": ratio_of(mapped, raw, ""),
-                "the same, without passthrough": ratio_of(plain, raw, "")}
+            with Mounted(store, options):
+                return rate("--pieces", "--keep-cache", "--threads", "4", *mode, our_list)
+
+        found = turns({"raw": lambda: rate("--pieces", "--threads", "4", "--mode", "direct", raw_list), "read": ours,
+                       "mmap": lambda: ours("--mode", "mmap"), "plain": lambda: ours(options="budget=auto,nopassthrough")})
+        peer = ("O_DIRECT", found["raw"])
+        return {"cold experts, 4 at a time, over O_DIRECT": (found["read"], ">= 1.3 (1.5)", "", peer),
+                "the same, mapped": (found["mmap"], "", "", peer),
+                "the same, without passthrough": (found["plain"], "", "", peer)}
     each_kind(figure, min)
 
 
@@ -321,14 +313,11 @@ def hot():
             theirs = [os.path.join(shm, n) for n in names]
             held = [open(p, "rb") for p in ours]
             for way in ("pread", "mmap"):
-                a, b = [], []
                 before = stat()
-                for _ in range(ROUNDS):
-                    a.append(rate("--keep-cache", "--mode", way, "--rounds", "5", *ours))
-                    b.append(rate("--keep-cache", "--mode", way, "--rounds", "5", *theirs))
-                after = stat()
-                ratio(f"F hit, {way}, over tmpfs", a, b, ">= 0.9 (1)",
-                      f"; read requests to the daemon: {int(after['fuse_reads']) - int(before['fuse_reads'])}")
+                found = turns({name: lambda paths=paths: rate("--keep-cache", "--mode", way, "--rounds", "5", *paths)
+                               for name, paths in (("ours", ours), ("tmpfs", theirs))})
+                row(f"F hit, {way}, over tmpfs", found["ours"], ">= 0.9 (1)",
+                    f"; read requests to the daemon: {int(stat()['fuse_reads']) - int(before['fuse_reads'])}", ("tmpfs", found["tmpfs"]))
             for f in held:
                 f.close()
         finally:
@@ -340,19 +329,20 @@ def packing():
     def figure(_, given, name):
         source, store = demo(given, name)
         share = os.path.getsize(store) / sum(map(os.path.getsize, big_files(source)))
-        ours, reads, writes = [], [], []
         scratch = os.path.join(WORK, "write.tmp")
-        for _ in range(ROUNDS):
-            reads.append(rate("--mode", "direct", *big_files(source)))
-            writes.append(fio(scratch, "--size=700M", *DIRECT, rw="write"))
+
+        def write():
+            written = fio(scratch, "--size=700M", *DIRECT, rw="write")
             os.unlink(scratch)
+            return written
+
+        def ours():
             report = pack(source)[1]
-            ours.append(report["source_bytes"] / report["seconds"] / 1e9)
-        read, write, rate_ = statistics.median(reads), statistics.median(writes), statistics.median(ours)
-        limit = 1 / (1 / read + share / write)
-        return {"packing, GB/s of input": (
-            f"{rate_:.2f}", ">= 0.8",
-            f"disk's limit {limit:.2f} (read {read:.2f}, write {write:.2f} GB/s, one after the other)")}
+            return report["source_bytes"] / report["seconds"] / 1e9
+
+        found = turns({"read": lambda: rate("--mode", "direct", *big_files(source)), "write": write, "ours": ours})
+        limits = [1 / (1 / read + share / write) for read, write in zip(found["read"], found["write"])]
+        return {"packing, GB/s of input, over reading and then writing": (found["ours"], ">= 0.8 GB/s", "", ("disk's limit", limits))}
     each_kind(figure, min)
 
 
@@ -361,19 +351,21 @@ def mount():
     source = model("many", "--family", "qwen3-moe", "--layers", "80", "--experts", "250", "--hidden", "128",
                    "--intermediate", "64", "--vocab", "4096")
     store = packed(source)
-    seconds, resident = [], []
     os.makedirs(MOUNT, exist_ok=True)
-    for _ in range(ROUNDS):
+
+    def once():
         begin = time.monotonic()
         with Mounted(store):
             with open(os.path.join(MOUNT, "config.json"), "rb") as f:
                 assert f.read(1)
-            seconds.append(time.monotonic() - begin)
+            seconds = time.monotonic() - begin
             while int(stat()["plans"]) == 0:  # idle: planned, after measuring the machine on the first mount
                 time.sleep(0.02)
-            resident.append(daemon_memory(store))
-    row("mount of 20,000 experts until the first byte, s", f"{statistics.median(seconds):.3f}", "<= 0.3")
-    row("resident memory of an idle mount of it, MiB", f"{statistics.median(resident):.0f}", "<= 64")
+            return seconds, daemon_memory(store)
+
+    seconds, resident = zip(*turns({"mount": once})["mount"])
+    row("mount of 20,000 experts until the first byte, s", list(seconds), "<= 0.3", unit="s")
+    row("resident memory of an idle mount of it, MiB", list(resident), "<= 64", unit="MiB")
 
 
 LARGE = (("60 GB", "--layers=48", "--experts=128", "--hidden=2048", "--inner=768", "--distinct=64"),
@@ -413,37 +405,34 @@ def large_store(name, *options):
     about = json.loads(run(tool("expertctl"), "info", "--json", store))
     gb, experts = about["source_bytes"] / 1e9, about["experts"]
     os.makedirs(MOUNT, exist_ok=True)
-    seconds, listing, memory, plans = [], [], [], []
-    near, far, near_mapped, far_mapped = [], [], [], []
-    for turn in range(ROUNDS):
+
+    def idle():
         begin = time.monotonic()
         with Mounted(store, "budget=4G,nostate"):
             with open(os.path.join(MOUNT, "config.json"), "rb") as f:
                 assert f.read(1)
-            seconds.append(time.monotonic() - begin)
+            seconds = time.monotonic() - begin
             while int(stat()["plans"]) == 0:
                 time.sleep(0.02)
-            plans.append(int(stat(name="plan")["planning_ns"]) / 1e6)
-            memory.append(daemon_memory(store))
-            begin = time.monotonic()
+            planning, resident, begin = int(stat(name="plan")["planning_ns"]) / 1e6, daemon_memory(store), time.monotonic()
             run("ls", "-R", MOUNT)
-            listing.append(time.monotonic() - begin)
-            files = big_files(MOUNT)
-        for mapped, ours, theirs in ((False, far, near), (True, far_mapped, near_mapped)):
-            for at_end, rates in ((True, ours), (False, theirs))[::1 if turn % 2 else -1]:
-                with Mounted(store, "budget=4G,nostate"):
-                    rates.append(stretch(files[-1 if at_end else 0], at_end, mapped))
-    def each(value, unit):
-        return f"{value / gb * 1e3:.2f} {unit} a TB, {value / experts * 1e3:.2f} a thousand experts"
-    second, mib, listed = map(statistics.median, (seconds, memory, listing))
-    floor = floor_mib(store)
-    row(f"{name}, {experts} experts: mount until the first byte, s", f"{second:.3f}", "<= 0.3", each(second, "s"))
-    row(f"{name}: ls -R, s", f"{listed:.3f}", "", each(listed, "s"))
-    row(f"{name}: resident memory of an idle mount, MiB", f"{mib:.0f}", "", each(mib, "MiB"))
-    row(f"{name}: least budget, MiB", f"{floor}", "", each(floor, "MiB"))
-    row(f"{name}: planning, ms", f"{statistics.median(plans):.1f}", "<= 100")
-    ratio(f"{name}: cold read, far end over near end", far, near, ">= 0.9")
-    ratio(f"{name}: cold mapping, far end over near end", far_mapped, near_mapped, ">= 0.9")
+            return seconds, time.monotonic() - begin, resident, planning, big_files(MOUNT)
+
+    def end(files, at_end, mapped):
+        with Mounted(store, "budget=4G,nostate"):
+            return stretch(files[-1 if at_end else 0], at_end, mapped)
+
+    seconds, listing, memory, plans, files = map(list, zip(*turns({"idle": idle})["idle"]))
+    found = turns({(at_end, mapped): lambda at_end=at_end, mapped=mapped: end(files[0], at_end, mapped)
+                   for mapped in (False, True) for at_end in (True, False)})
+    for what, values, unit, bar in ((f", {experts} experts: mount until the first byte", seconds, "s", "<= 0.3"),
+                                    (": ls -R", listing, "s", ""), (": resident memory of an idle mount", memory, "MiB", ""),
+                                    (": least budget", [floor_mib(store)], "MiB", "")):
+        middle = sorted(values)[len(values) // 2]
+        row(name + what, values, bar, f"{middle / gb * 1e3:.2f} {unit} a TB, {middle / experts * 1e3:.2f} a thousand experts", unit=unit)
+    row(f"{name}: planning, ms", plans, "<= 100", unit="ms")
+    for mapped, what in ((False, "cold read"), (True, "cold mapping")):
+        row(f"{name}: {what}, far end over near end", found[True, mapped], ">= 0.9", "", ("near end", found[False, mapped]))
 
 
 def large():
@@ -462,8 +451,17 @@ def peers():
     files = [os.path.basename(f) for f in big_files(source)]
     directory = os.path.join(WORK, "squash")
     os.makedirs(directory, exist_ok=True)
-    squash, ours, buffered = [], [], []
-    row("size, expertfs over squashfs (zstd)", f"{os.path.getsize(store) / os.path.getsize(image):.3f}", "")
+    row("size, expertfs over squashfs (zstd)", os.path.getsize(store) / os.path.getsize(image))
+
+    def squash():
+        drop(image)
+        return rate(*[os.path.join(directory, f) for f in files])
+
+    def ours():
+        touch_memory()
+        with Mounted(store):
+            return rate("--keep-cache", *[os.path.join(MOUNT, f) for f in files])
+
     try:
         run("mount", "-o", "loop,ro", image, directory)
         how = "kernel"
@@ -473,17 +471,11 @@ def peers():
         how = "squashfuse"
         leave = ["fusermount3", "-u", directory]
     try:
-        for _ in range(min(ROUNDS, 3)):
-            drop(image)
-            squash.append(rate(*[os.path.join(directory, f) for f in files]))
-            touch_memory()
-            with Mounted(store):
-                ours.append(rate("--keep-cache", *[os.path.join(MOUNT, f) for f in files]))
-            buffered.append(rate(*[os.path.join(source, f) for f in files]))
+        found = turns({"squashfs": squash, "ours": ours, "buffered": lambda: rate(*[os.path.join(source, f) for f in files])})
     finally:
         run(*leave)
-    ratio(f"cold read, expertfs over squashfs ({how})", ours, squash, "")
-    ratio("cold read, expertfs over buffered reads", ours, buffered, "")
+    row(f"cold read, expertfs over squashfs ({how})", found["ours"], "", "", ("squashfs", found["squashfs"]))
+    row("cold read, expertfs over buffered reads", found["ours"], "", "", ("buffered reads", found["buffered"]))
 
 
 def expert_files(where, count):
@@ -502,13 +494,9 @@ def c_hit(store):
         try:
             theirs = [shutil.copyfile(path, os.path.join(shm, str(n))) for n, path in enumerate(ours)]
             before = stat(where)
-            a, b = [], []  # many short alternations, so that other load affects both alike
-            for _ in range(ROUNDS * 5):
-                a.append(rate("--keep-cache", *ours))
-                b.append(rate("--keep-cache", *theirs))
+            found = turns({"ours": lambda: rate("--keep-cache", *ours), "tmpfs": lambda: rate("--keep-cache", *theirs)}, ROUNDS * 5)
             read = int(stat(where)["disk_bytes"]) - int(before["disk_bytes"])
-            row("C hit, direct reads, over tmpfs", f"{statistics.median(x / y for x, y in zip(a, b)):.2f}", ">= 0.8",
-                f"median of {len(a)} turns; best {max(a):.2f} over {max(b):.2f} GB/s; {read} bytes read from disk")
+            row("C hit, direct reads, over tmpfs", found["ours"], ">= 0.8", f"{read} bytes read from disk", ("tmpfs", found["tmpfs"]))
         finally:
             shutil.rmtree(shm, ignore_errors=True)
 
@@ -528,17 +516,19 @@ def half_hit(store, pool, share, bar):
         rate("--keep-cache", *ours, *theirs)
         rate("--keep-cache", *ours, *theirs)
         before, before_miss = stat(hit), stat(miss)
-        times = []
-        for _ in range(ROUNDS):
+
+        def once():
             got = missed = 0
             for first in range(0, len(ours), 32):
                 got += 1 / rate("--keep-cache", *ours[first:first + 32])
                 missed += 1 / rate("--keep-cache", *theirs[first:first + 32])
-            times.append(got / missed)
+            return got / missed
+
+        times = turns({"both": once})["both"]
         after, after_miss = stat(hit), stat(miss)
         disk = [int(b["disk_bytes"]) - int(a["disk_bytes"]) for a, b in ((before, after), (before_miss, after_miss))]
         found = {name: int(after["requests_" + name]) - int(before["requests_" + name]) for name in "fcsepm"}
-        row(f"{pool} hit over M, time", f"{statistics.median(times):.2f}", bar,
+        row(f"{pool} hit over M, time", times, bar,
             f"{disk[0] / max(disk[1], 1):.2f} of the bytes read; found {found}")
 
 
@@ -561,12 +551,12 @@ def states():
                 want.write("".join(f"{layer}: {' '.join(map(str, list(dict.fromkeys(chosen[layer:]))[:8]))}\n"
                                    for layer in range(8)))
         after = stat(where)
-        row("policy and counters, us a request of 8 experts", f"{int(after['policy_ns']) / requests / 1e3:.2f}", "<= 5")
+        row("policy and counters, us a request of 8 experts", int(after["policy_ns"]) / requests / 1e3, "<= 5", unit="us")
         subprocess.run(["setfattr", "-n", "user.expertfs.goal", "-v", "makespan", where], check=True)
         subprocess.run(["setfattr", "-n", "user.expertfs.goal", "-v", "io", where], check=True)
         time.sleep(0.5)
         plan = stat(where, "plan")
-        row("planning, 128 experts, four pools, ms", f"{int(plan['planning_ns']) / 1e6:.1f}", "<= 100",
+        row("planning, 128 experts, four pools, ms", int(plan["planning_ns"]) / 1e6, "<= 100",
             f"k {plan['chosen']}, pools {plan['allowed']}, {plan['skew']}")
 
 
@@ -607,38 +597,38 @@ def limits():
     shm = "/dev/shm/expertfs-bench"
     ways = [("pread", 64, 1, 0), ("pread", 64, 4, 0), ("pread", 1024, 1, 0), ("pread", 1024, 1, 16),
             ("pread", 1024, 1, 1), ("pread", 1024, 4, 0)]
-    found = {}
+    def measure(path, mode, kib, threads=1, shift=0):
+        return rate("--keep-cache", "--team", "shared", "--mode", mode, "--block", str(kib), "--threads", str(threads), "--shift", str(shift),
+                    path)
 
-    def measure(name, path, mode, kib, threads, shift):
-        found.setdefault(name, []).append(rate("--keep-cache", "--team", "shared", "--mode", mode, "--block", str(kib),
-                                               "--threads", str(threads), "--shift", str(shift), path))
+    def fuse(*way):
+        with Nothing(False) as path:
+            return measure(path, *way)
+
+    def ahead(mode, kib):
+        touch_memory(reader_matrix.TOUCHED)
+        with Nothing(True, kib) as path:
+            return measure(path, mode, 1024)
 
     os.makedirs(shm, exist_ok=True)
     try:
         with open(os.path.join(shm, "data"), "wb") as f:
             f.write(b"\1" * (256 << 20))
-        for _ in range(ROUNDS):
-            for way in ways:
-                with Nothing(False) as path:
-                    measure(("FUSE", *way), path, *way)
-                measure(("tmpfs", *way), os.path.join(shm, "data"), *way)
-            for mode in ("mmap", "sendfile"):
-                for kib in (128, 256, 1024):
-                    touch_memory(reader_matrix.TOUCHED)
-                    with Nothing(True, kib) as path:
-                        measure(("FUSE", mode, kib), path, mode, 1024, 1, 0)
+        found = turns({name: functools.partial(call, *arguments) for name, call, arguments in
+                       [(("FUSE", *way), fuse, way) for way in ways] +
+                       [(("tmpfs", *way), measure, (os.path.join(shm, "data"), *way)) for way in ways] +
+                       [((mode, kib), ahead, (mode, kib)) for mode in ("mmap", "sendfile") for kib in (128, 256, 1024)]})
     finally:
         shutil.rmtree(shm, ignore_errors=True)
-    middle = {name: statistics.median(rates) for name, rates in found.items()}
     for way in ways:
         mode, kib, threads, shift = way
-        row(f"FUSE, {mode} of {kib} KiB, {threads} thread{'s' * (threads > 1)}, {reader_matrix.SHIFTS[shift]}, GB/s",
-            f"{middle['FUSE', *way]:.2f}", "", f"tmpfs {middle['tmpfs', *way]:.2f}")
+        row(f"FUSE over tmpfs, {mode} of {kib} KiB, {threads} thread{'s' * (threads > 1)}, {reader_matrix.SHIFTS[shift]}",
+            found["FUSE", *way], "", "", ("tmpfs", found["tmpfs", *way]))
     for mode in ("mmap", "sendfile"):
         for kib in (128, 256, 1024):
-            row(f"FUSE, cold, {mode} of 1 MiB, read-ahead {kib} KiB, GB/s", f"{middle['FUSE', mode, kib]:.2f}", "")
+            row(f"FUSE, cold, {mode} of 1 MiB, read-ahead {kib} KiB, GB/s", found[mode, kib], unit="GB/s")
     source = big_files(model("demo", "--preset", "demo"))[0]
-    row("disk, O_DIRECT reads, GB/s", f"{statistics.median(fio(source, *DIRECT) for _ in range(ROUNDS)):.2f}", "")
+    row("disk, O_DIRECT reads, GB/s", turns({"disk": lambda: fio(source, *DIRECT)})["disk"], unit="GB/s")
 
 
 SECTIONS = {"size": size, "kernels": kernels, "cold": cold, "experts": experts, "hot": hot, "pack": packing,
@@ -651,9 +641,7 @@ def main():
     if any(name not in SECTIONS for name in chosen):
         sys.exit(f"usage: tools/bench/run [--quick] [{' '.join(SECTIONS)}]...")
     os.makedirs(WORK, exist_ok=True)
-    with open("/proc/cpuinfo") as f:
-        cpu = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), "?")
-    print(f"{cpu}, {os.cpu_count()} cores, Linux {os.uname().release}; medians of {ROUNDS}, taking turns")
+    print(f"{machine()}; medians of {ROUNDS}, taking turns; rows in {table.path}")
     for name in chosen:
         print(f"\n{name}: {SECTIONS[name].__doc__.strip()}")
         SECTIONS[name]()

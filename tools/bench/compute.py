@@ -2,24 +2,19 @@
 """make bench-compute: products of BF16 matrices with vectors, computed from the coded form, against their peers.
 
 Alternates bench_kernels products (coded, plain, reading only) and llama.cpp's ggml; prints medians of GB/s of plain
-weights, ratios, and the bars. The matrices of a shape are together far larger than the caches."""
+weights, and ratios. The matrices of a shape are together far larger than the caches."""
 import argparse
 import json
 import os
-import statistics
 import subprocess
-import sys
 
 from common import HERE, ROOT, run, tool
+from runner import ROUNDS, Rows, turns
 
 SHAPES = ["2880x2880", "4096x1536"]
-# (field of a line of bench_kernels products, text, {path: bar})
-BARS = [
-    ("coded_over_plain", "coded over plain", {"avx512": 1.25, "avx2": 0.9, "neon": 0.9}),
-    ("plain_over_read", "plain over reading alone", {"avx512": 0.85, "avx2": 0.85, "neon": 0.85}),
-    ("coded_many_over_plain", "16 tokens, coded over plain", {"avx512": 1.0, "avx2": 1.0, "neon": 1.0}),
-]
-LLAMA_BAR = 1.25
+# what, ours and the peer in a line of bench_kernels products
+PAIRS = [("coded over plain", "coded_gbs", "plain_gbs"), ("plain over reading alone", "plain_gbs", "read_gbs"),
+         ("16 vectors, coded over plain", "coded_many_gbs", "plain_many_gbs")]
 
 
 def lines(command):
@@ -27,82 +22,44 @@ def lines(command):
 
 
 def has_llama(python):
-    return subprocess.run([python, "-c", "import llama_cpp"], stderr=subprocess.DEVNULL).returncode == 0
-
-
-def gather(options, threads):
-    """Lines of bench_kernels products by (shape, path, input, threads), and ggml's GB/s by (shape, threads, tokens)."""
-    ours, theirs = {}, {}
-    python = os.environ.get("PYTHON", os.path.join(ROOT, "build/venv/bin/python"))
-    llama = not options.no_llama and os.path.exists(python) and has_llama(python)
-    if not llama and not options.no_llama:
-        print("llama.cpp is left out: no llama_cpp for %s (tools/setup-python runtimes)" % python)
-    common = ["--mib", str(options.mib)]
-    for turn in range(options.turns):
-        print("turn %d of %d" % (turn + 1, options.turns), file=sys.stderr)
-        command = [tool("bench_kernels"), "products", "--rounds", "3", "--threads", str(threads[-1])]
-        for line in lines(command + common + SHAPES):
-            ours.setdefault((line["shape"], line["path"], line["input"], line["threads"]), []).append(line)
-        for count in threads if llama else []:
-            for tokens in (1, 16):
-                command = [python, os.path.join(HERE, "matvec_llama.py"), "--rounds", "3", "--threads", str(count)]
-                mib = options.mib if tokens == 1 else options.mib // 8
-                for line in lines(command + ["--tokens", str(tokens), "--mib", str(mib)]):
-                    theirs.setdefault((line["shape"], line["threads"], line["tokens"]), []).append(line["gbs"])
-    return ours, theirs
-
-
-def median(runs, name):
-    return statistics.median(run[name] for run in runs)
-
-
-def tell_speeds(ours, theirs):
-    print("%-10s %-7s %-5s %3s %6s %7s %7s %7s %7s | 16 tokens: %6s %7s %7s" % (
-        "shape", "path", "input", "thr", "size", "read", "plain", "coded", "ggml", "plain", "coded", "ggml"))
-    for (shape, path, kind, threads), runs in ours.items():
-        peer = [theirs.get((shape, threads, tokens)) for tokens in (1, 16)]
-        peer = ["%.2f" % statistics.median(rates) if rates else "-" for rates in peer]
-        print("%-10s %-7s %-5s %3d %6.3f %7.2f %7.2f %7.2f %7s | %17.2f %7.2f %7s" % (
-            shape, path, kind, threads, median(runs, "size"), *(median(runs, name) for name in (
-                "read_gbs", "plain_gbs", "coded_gbs")), peer[0], median(runs, "plain_many_gbs"),
-            median(runs, "coded_many_gbs"), peer[1]))
-
-
-def tell_bars(ours, theirs):
-    missed = 0
-    print("\n%-10s %-7s %-5s %3s  %-44s %6s %6s %6s" % ("shape", "path", "input", "thr", "ratio", "here", "bar", "limit"))
-
-    def row(key, text, value, bar, limit=""):
-        nonlocal missed
-        missed += value < bar
-        print("%-10s %-7s %-5s %3d  %-44s %6.2f %6.2f %6s%s" % (*key, text, value, bar, limit,
-                                                             "" if value >= bar else "  missed"))
-
-    for key, runs in ours.items():
-        for name, text, bars in BARS:
-            if key[1] in bars:
-                limit = "%.2f" % median(runs, "limit") if name == "coded_over_plain" else ""
-                row(key, text, median(runs, name), bars[key[1]], limit)
-        rates = theirs.get((key[0], key[3], 1))
-        if rates and key[1] != "avx2":
-            row(key, "coded over llama.cpp's BF16 product", median(runs, "coded_gbs") / statistics.median(rates),
-                LLAMA_BAR)
-    print("\nlimit: what coded over plain would be if the coded bytes came as fast as reading alone")
-    return missed
+    return os.path.exists(python) and subprocess.run([python, "-c", "import llama_cpp"], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def main():
     parser = argparse.ArgumentParser(prog="tools/bench/run compute", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=512, help="MiB of plain weights of each shape (%(default)s)")
-    parser.add_argument("--turns", type=int, default=3, help="how often everything is run (%(default)s)")
+    parser.add_argument("--turns", type=int, default=ROUNDS, help="how often everything is run (%(default)s)")
     parser.add_argument("--no-llama", action="store_true", help="without llama.cpp")
     options = parser.parse_args()
     threads = sorted({1, len(os.sched_getaffinity(0))})
-    ours, theirs = gather(options, threads)
-    tell_speeds(ours, theirs)
-    missed = tell_bars(ours, theirs)
-    print("%d bars missed" % missed if missed else "all bars reached")
+    python = os.environ.get("PYTHON", os.path.join(ROOT, "build/venv/bin/python"))
+    llama = not options.no_llama and has_llama(python)
+    if not llama and not options.no_llama:
+        print(f"llama.cpp is left out: no llama_cpp for {python} (tools/setup-python runtimes)")
+
+    def ours():
+        return lines([tool("bench_kernels"), "products", "--rounds", "3", "--threads", str(threads[-1]), "--mib", str(options.mib), *SHAPES])
+
+    def theirs():
+        return [line for count in threads for line in lines([python, os.path.join(HERE, "matvec_llama.py"), "--rounds", "1", "--threads",
+                                                             str(count), "--mib", str(options.mib)])]
+
+    found = turns({"ours": ours, **({"llama.cpp": theirs} if llama else {})}, options.turns)
+    rows = Rows("compute", row="compute")
+    kinds = [(line["shape"], line["path"], line["input"], line["threads"]) for line in found["ours"][0]]
+    for kind, each in zip(kinds, zip(*found["ours"])):
+        name = f"{kind[0]} {kind[1]} {kind[2]}, {kind[3]} thread{'s' * (kind[3] > 1)}"
+
+        def tell(what, own, peers):
+            over = rows.compare([line[own] for line in each], peers, "GB/s", input=name, what=what)
+            print(f"{name:32} {what:36} {over.value:6.2f} of {over.peer_value:6.2f} GB/s  {over}")
+
+        for what, own, peer in PAIRS:
+            tell(what, own, {"plain product" if peer != "read_gbs" else "reading": [line[peer] for line in each]})
+        peers = [[line["gbs"] for line in turn if (line["shape"], line["threads"]) == (kind[0], kind[3])] for turn in found.get("llama.cpp", [])]
+        if peers:
+            tell("coded over llama.cpp's product", "coded_gbs", {"llama.cpp": [rates[0] for rates in peers]})
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-llama: llama.cpp generates from a GGUF file of a mount and from the plain file, under memory limits.
+"""tools/bench/run llama: llama.cpp generates from a GGUF file with expertfs and from the plain file, under memory limits.
 
---ours selects candidates: mount, the file in a mount; backend, the plain file with libggml-expertfs.so and the store,
-whose budget is in the same cgroup; both, the file in a mount with libggml-expertfs.so; up, `expertctl up MODEL -- PROGRAM
-{gguf}`, which chooses among these and the plain file. --user runs all of them as that user. The plain file is measured with
-the read-ahead of its disk and with 128 KiB. For each limit the candidates alternate, each cold and in a new memory
-cgroup, which includes the daemon; all must generate the same tokens. Prints medians, and for each measure the ratio to
-the better plain candidate.
+--ours selects candidates: up, `expertctl up MODEL -- PROGRAM {gguf}`, which chooses among the others; backend, the plain file with
+libggml-expertfs.so and the store, whose budget is in the same cgroup; mount, the file in a mount; both, the file in a mount with
+libggml-expertfs.so. --peers selects what they are compared with: plain, the plain file with the read-ahead of its disk; plain-128K,
+with 128 KiB, left out after the first round if it or plain is slower than the other by a fifth; repacked, as llama.cpp comes;
+or any of the candidates. --user runs all of them as that user; NAME@root, such as up@root, as this one. --cpu avx2 keeps expertfs
+and llama.cpp from AVX-512.
 
---quantize measures a quantised file, such as Q4_K_M, which is served in place. llama.cpp then runs with repacking off in
-all candidates, so that they compute the same bits, and once more as it comes (default), whose tokens may differ; it runs
-in the first round only, because it is killed or swaps at most limits, and takes no part in the ratios. Where it fits, so
-does the file: then the backend leaves all to llama.cpp, which repacks with it as without.
-
---seconds ends the rounds of a limit when one more would take longer, after at least one."""
+For each limit the candidates take turns, each cold and in a new memory cgroup, which includes the daemon. All evaluate the same
+tokens, which llama.cpp drew from the plain file, so that they use the same experts; candidates of one processor must also draw the
+same tokens. A quantised file, such as Q4_K_M, is served in place and run with repacking off in all but `repacked`. Prints medians
+and ratios to the better peer, and appends every run to results/llama.csv."""
 import argparse
 import atexit
 import contextlib
@@ -25,25 +23,25 @@ import os
 import pwd
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
 
+import llama_avx2
 from cgroup import Cgroup
-from common import HERE, ROOT, WORK, drop, tool, touch_memory
+from common import HERE, WORK, drop, tool, touch_memory
+from runner import ROUNDS, Rows, turns
 
 # 32 experts of 9 MiB in a layer, 4 per token; --size sets the number of layers
 SHAPE = ["-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "32", "--experts-per-token", "4", "--vocab", "32768"]
 LOW_KIB = 128  # the default of most disks
-# ratios to stock llama.cpp that are wanted, and the best ones: by limit, for tokens a second of a quantised file and of
-# BF16, and for a prompt of 512 tokens; "none" is with all of the file in memory
-LIMITS = ("25%", "50%", "75%", "none")
-WANTED = {"quantised": ((3, 4), (2, 3), (1.1, 1.4), (0.98, 1.0)), "BF16": ((5, 6), (1.4, 4), (1.2, 3), (1.15, 1.15)),
-          "prompt": ((2, 3), (1.5, 2), (1.1, 1.3), (0.95, 1.0))}
-FIRST = (1.0, 1.43)  # of the first token, cold
-DEFAULT = "default"  # the candidate with repacking
+PLAIN = {"plain": None, "plain-128K": LOW_KIB, "repacked": None}  # read-ahead in KiB; None: the disk's
 MOUNTED = ("mount", "both")
+KINDS = (*PLAIN, *MOUNTED, "backend", "up")
+SLOWER = 0.8  # a plain candidate below this part of the other's rate is left out after the first round
+# tokens a second over the plain file that are wanted, by limit
+LIMITS = ("25%", "50%", "75%", "none")
+WANTED = {"BF16": (4.5, 2.5, 1.5, 1.0), "BF16 avx2": (2.5, 1.7, 1.3, 1.0), "quantised": (3, 2, 1.3, 1.0)}
 running = []  # objects whose end() is called at exit, last first
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
@@ -83,13 +81,14 @@ def joins(cgroup, last_signal, user=None):
     return start
 
 
-def of_user(options):
-    """The environment of programs: folders of the user's own."""
-    home = os.path.join(options.dir, f"home-{options.user.pw_name if options.user else 'own'}")
+def of_user(options, user):
+    """The environment of programs: folders of the user's own; other code paths."""
+    home = os.path.join(options.dir, f"home-{user.pw_name if user else 'own'}")
     os.makedirs(home, exist_ok=True)
-    if options.user:
-        os.chown(home, options.user.pw_uid, options.user.pw_gid)
-    return {"HOME": home, "XDG_DATA_HOME": f"{home}/data", "XDG_STATE_HOME": f"{home}/state", "EXPERTFS_STATE": f"{home}/state"}
+    if user:
+        os.chown(home, user.pw_uid, user.pw_gid)
+    forced = {"EXPERTFS_CPU": options.cpu, "LD_LIBRARY_PATH": llama_avx2.library(options.dir)} if options.cpu else {}
+    return {**os.environ, **forced, "HOME": home, "XDG_DATA_HOME": f"{home}/data", "XDG_STATE_HOME": f"{home}/state", "EXPERTFS_STATE": f"{home}/state"}
 
 
 class ReadAhead(Ended):
@@ -100,15 +99,15 @@ class ReadAhead(Ended):
         self.file = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
         with open(self.file) as f:
             self.before = int(f.read())
-        self._write(kib)
+        self.write(kib)
 
-    def _write(self, kib):
+    def write(self, kib):
         if kib is not None:
             with open(self.file, "w") as f:
                 f.write(str(kib))
 
     def end(self):
-        self._write(self.before)
+        self.write(self.before)
 
 
 class Limited(Ended):
@@ -122,16 +121,15 @@ class Limited(Ended):
 class Mounted(Ended):
     """A daemon in the cgroup; returns when it has mounted. end() stops it and unmounts."""
 
-    def __init__(self, store, path, options, cgroup, log):
+    def __init__(self, store, path, options, user, cgroup, log):
         os.makedirs(path, exist_ok=True)
         self.path = path
-        if options.user:
-            os.chown(path, options.user.pw_uid, options.user.pw_gid)
+        if user:
+            os.chown(path, user.pw_uid, user.pw_gid)
         with open(log, "w") as out:
             self.daemon = subprocess.Popen([tool("expertfs"), "-f", store, path, *(["-o", options.options] if options.options else [])],
                                            stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                           env={**os.environ, **of_user(options)},
-                                           preexec_fn=joins(cgroup, signal.SIGTERM, options.user))
+                                           env=of_user(options, user), preexec_fn=joins(cgroup, signal.SIGTERM, user))
         end = time.monotonic() + 60
         while not os.path.ismount(path):
             if self.daemon.poll() is not None or time.monotonic() > end:
@@ -154,13 +152,12 @@ class Mounted(Ended):
 
 
 class Client(Ended):
-    def __init__(self, path, options, cgroup, environment, repack=True, prefix=()):
+    def __init__(self, path, options, user, cgroup, environment, repack, prefix=()):
         command = [*prefix, sys.executable, os.path.join(HERE, "llama_client.py"), path, "--tokens", str(max(options.tokens)),
-                   "--threads", str(options.threads), "--prompt", str(options.prompt), *(["--no-repack"] * (not repack))]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True,
-                                        env={**os.environ, **of_user(options), **environment},
-                                        preexec_fn=joins(cgroup, signal.SIGKILL, options.user))
+                   "--threads", str(options.threads), "--prompt", str(options.prompt), *(["--no-repack"] * (not repack)),
+                   *(["--feed", options.feed] if options.feed else [])]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env={**of_user(options, user), **environment}, preexec_fn=joins(cgroup, signal.SIGKILL, user))
 
     def result(self):
         out, messages = self.process.communicate()
@@ -177,11 +174,11 @@ class Client(Ended):
             self.process.wait()
 
 
-def preloaded():
-    """The environment that preloads the backend. LD_PRELOAD has the file name only, because the path may contain
-    blanks, which separate its entries; LD_LIBRARY_PATH has the folder."""
+def preloaded(environment):
+    """Variables that preload the backend. LD_PRELOAD has the file name only, because the path may contain blanks, which
+    separate its entries; LD_LIBRARY_PATH has the folder."""
     folder, name = os.path.split(tool("libggml-expertfs.so"))
-    return {"LD_PRELOAD": name, "LD_LIBRARY_PATH": folder}
+    return {"LD_PRELOAD": name, "LD_LIBRARY_PATH": ":".join(filter(None, (folder, environment.get("LD_LIBRARY_PATH"))))}
 
 
 def cached_share(path):
@@ -248,162 +245,149 @@ def bytes_of(limit, size):
     return int(float(limit[:-1]) * 2 ** {"M": 20, "G": 30}[limit[-1]])
 
 
-def plain_kinds(gguf, options):
-    """The candidates without expertfs; with --quantize also DEFAULT, llama.cpp as it comes, which repacks."""
-    return {**read_ahead_kinds(gguf), **({DEFAULT: None} if options.quantize else {})}
-
-
-def read_ahead_kinds(gguf):
-    """{name of a plain candidate: read-ahead in KiB, or None}: the disk's read-ahead and, if it differs and can be set,
-    LOW_KIB."""
+def two_read_aheads(gguf):
+    """Whether plain-128K differs from plain: the disk has another read-ahead, and it can be set."""
     try:
-        with ReadAhead(gguf) as own:
-            if own.before == LOW_KIB:
-                return {"plain": None}
-        with ReadAhead(gguf, LOW_KIB):
-            return {f"plain {own.before}K": None, f"plain {LOW_KIB}K": LOW_KIB}
+        with ReadAhead(gguf, LOW_KIB) as own:
+            return own.before != LOW_KIB
     except OSError as error:
-        print(f"only with the disk's own read-ahead: {error}")
-        return {"plain": None}
+        print(f"plain: only with the disk's own read-ahead: {error}")
+        return False
+
+
+def draw_tokens(gguf, options):
+    """Names a file with the tokens that all candidates evaluate, drawn by llama.cpp from the plain file."""
+    name = os.path.basename(gguf if options.quantize else os.path.dirname(gguf))
+    path = os.path.join(options.dir, f"tokens-{name}-{options.prompt}-{max(options.tokens)}")
+    options.feed = None
+    if not os.path.exists(path):
+        with Limited(None) as limited, Client(gguf, options, options.user, limited.cgroup, {}, not options.quantize) as client:
+            tokens = client.result()["tokens"]
+        with open(path + ".part", "w") as file:
+            file.write(" ".join(map(str, tokens)))
+        os.rename(path + ".part", path)
+    options.feed = path
 
 
 def once(candidate, gguf, store, limit_bytes, options):
-    """Results of one cold run; without a limit, also of a second run with everything in memory."""
-    kind, _, path_of_cpu = (candidate, "", "") if candidate in options.plain else candidate.partition(":")
-    for path in (gguf, store, *glob.glob(f"{of_user(options)['XDG_DATA_HOME']}/expertfs/*.efs")):
+    """Results of one cold run; without a limit, also of a second run with everything in memory. None: repacked weights did not fit."""
+    kind, _, root = candidate.partition("@")
+    user = None if root else options.user
+    environment = of_user(options, user)
+    for path in (gguf, store, *glob.glob(f"{environment['XDG_DATA_HOME']}/expertfs/*.efs")):
         forget(path)
     touch_memory(2 * os.path.getsize(gguf))
-    results = []
+    results, more = [], {}
     with Limited(limit_bytes) as limited, contextlib.ExitStack() as stack:
-        if options.plain.get(kind):
-            stack.enter_context(ReadAhead(gguf, options.plain[kind]))
-        mount = os.path.join(options.dir, "llama-mnt")
-        with (Mounted(store, mount, options, limited.cgroup, os.path.join(options.dir, "llama.log"))
-              if kind in MOUNTED else contextlib.nullcontext()):
-            path = os.path.join(mount, os.path.basename(gguf)) if kind in MOUNTED else gguf
-            environment = {**(preloaded() if kind in ("backend", "both") else {}),
-                           **({"EXPERTFS_CPU": path_of_cpu} if path_of_cpu else {})}
-            if kind == "backend":
-                environment["EXPERTFS_STORE"] = store
-                if options.budget:
-                    environment["EXPERTFS_BUDGET"] = options.budget
-            prefix = (tool("expertctl"), "up", gguf, "--") if kind == "up" else ()
-            for _ in range(1 if limit_bytes else 2):
-                with Client("{gguf}" if prefix else path, options, limited.cgroup, environment,
-                            kind == DEFAULT or not options.quantize, prefix) as client:
-                    try:
-                        results.append(client.result())
-                    except Failed:
-                        if kind != DEFAULT:
-                            raise
-                        results.append(None)  # repacked weights do not fit: killed
+        if PLAIN.get(kind):
+            stack.enter_context(ReadAhead(gguf, PLAIN[kind]))
+        path = "{gguf}" if kind == "up" else gguf
+        if kind in MOUNTED:
+            mount = os.path.join(options.dir, "llama-mnt")
+            stack.enter_context(Mounted(store, mount, options, user, limited.cgroup, os.path.join(options.dir, "llama.log")))
+            path = os.path.join(mount, os.path.basename(gguf))
+        if kind in ("backend", "both"):
+            more = preloaded(environment)
+        if kind == "backend":
+            more.update({"EXPERTFS_STORE": store, **({"EXPERTFS_BUDGET": options.budget} if options.budget else {})})
+        prefix = (tool("expertctl"), "up", gguf, "--") if kind == "up" else ()
+        for _ in range(1 if limit_bytes else 2):
+            with Client(path, options, user, limited.cgroup, more, kind == "repacked" or not options.quantize, prefix) as client:
+                try:
+                    results.append(client.result())
+                except Failed:
+                    if kind != "repacked":
+                        raise
+                    return None
+    if options.cpu and results[0]["avx512"]:
+        raise Failed(f"{candidate}: llama.cpp uses AVX-512")
     return results
 
 
-def median_of(runs, measure, tokens):
-    """The median of a measure over the runs; tokens_per_s: of the first `tokens` tokens of each run."""
-    if None in runs:
-        return float("nan")
-    if measure == "tokens_per_s":
-        return statistics.median(tokens / sum(r["step_s"][:tokens]) for r in runs)
-    return statistics.median(r[measure] for r in runs)
+class Skipping:
+    """Calls candidates in turns, without a plain one that was much slower than the other in the first round."""
+
+    def __init__(self, call, size):
+        self.call, self.size, self.first = call, size, {}
+
+    def candidate(self, name):
+        def run():
+            rate = self.first.get(name)
+            if rate and name in PLAIN and rate < SLOWER * max(self.first[other] for other in PLAIN if other in self.first):
+                return None
+            results = self.call(name)
+            if results and name not in self.first:
+                self.first[name] = self.size / sum(results[-1]["step_s"])
+            return results
+        return run
 
 
-def spread(runs, measure, tokens):
-    """The least and the largest of a measure, as text."""
-    each = [median_of([run], measure, tokens) for run in runs]
-    return f"{min(each):.2f}-{max(each):.2f}"
+def measures(options):
+    """(what, unit, the value of a run)."""
+    for n in options.tokens:
+        yield f"{n} tokens", "tokens/s", lambda run, n=n: n / sum(run["step_s"][:n])
+    for name, what in (("first_s", "first token"), ("load_s", "load"), ("prompt_s", "prompt")):
+        yield what, "s", lambda run, name=name: run[name]
 
 
-def wanted(measure, limit, cold, options):
-    """The ratio that is wanted, as text; empty: none."""
-    kind = {"tokens_per_s": "quantised" if options.quantize else "BF16", "prompt_s": "prompt"}.get(measure)
-    if measure == "first_s" and cold:
-        least, best = FIRST
-    elif limit not in LIMITS or kind is None or (limit == "none" and cold) or (kind == "prompt" and options.prompt < 512):
-        return ""
-    else:
-        least, best = WANTED[kind][LIMITS.index(limit)]
-    return f">= {least}, best >= {best}"
-
-
-def tell(name, ours, plain, limit, options, report):
-    """Prints a line for each measure: the medians, and the ratios of our candidates to the better plain one, above 1 if
-    ours is better."""
-    first = True
-    lines = [("tokens_per_s", f"tokens/s, {n} tokens", True, n) for n in options.tokens]
-    lines += [("first_s", "s to the first token", False, 0), ("load_s", "s to load", False, 0),
-              ("prompt_s", "s for the prompt", False, 0)]
-    for measure, unit, higher, n in lines:
-        own = {kind: median_of(runs, measure, n) for kind, runs in ours.items()}
-        others = {kind: median_of(runs, measure, n) for kind, runs in plain.items()}
-        ran = [other for kind, other in others.items() if kind != DEFAULT and other == other]  # NaN: killed
-        best = max(ran) if higher else min(ran)
-        ratios = {kind: value / best if higher else best / value for kind, value in own.items()}
-        ratio = next(iter(ratios.values()))
-        print(f"   {name if first else '':14} {unit:21} " + " ".join(f"{value:8.2f}" for value in own.values())
-              + " " + " ".join(f"{other:12.2f}" for other in others.values())
-              + "   " + " ".join(f"{value:5.2f}" for value in ratios.values()) + f"   {wanted(measure, limit, name != 'none, warm', options):19}",
-              f"of {len(next(iter(ours.values())))}: "
-              + " ".join(spread(runs, measure, n) for runs in ours.values()), flush=True)
-        report.append({"limit": name, "measure": measure, "tokens": n, **own, "plain": others, "ratio": ratio,
-                       "ratios": ratios})
-        first = False
+def wanted(limit, what, options):
+    """The ratio to the plain file that is wanted, as text."""
+    kind = "quantised" if options.quantize else f"BF16 {options.cpu}".strip()
+    return f"   wanted >= {WANTED[kind][LIMITS.index(limit)]}" if limit in LIMITS and "tokens" in what and "plain" in options.peers else ""
 
 
 def measure(options):
     gguf, store = prepare(options)
-    options.plain = plain_kinds(gguf, options)
-    ours = options.ours
-    if any(kind.startswith("up") for kind in ours):  # packs the model where it does not fit
+    kinds = dict.fromkeys([*options.ours, *(peer for peer in options.peers if peer != "plain-128K" or two_read_aheads(gguf))])
+    for user in {None if "@" in kind else options.user for kind in kinds if kind.startswith("up")}:  # packs the model where it does not fit
         subprocess.run([tool("expertctl"), "up", gguf, "--", "true", "{gguf}"], check=True, stdin=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL, env={**os.environ, **of_user(options), "EXPERTFS_BUDGET": "64M"},
-                       **({"user": options.user.pw_name, "group": options.user.pw_gid, "extra_groups": []} if options.user else {}))
-    kinds, ours_of_cpu = [*ours, *options.plain], [kind for kind in ours if ":" in kind]
-    size, report, tokens = os.path.getsize(gguf), [], None
+                       stderr=subprocess.DEVNULL, env={**of_user(options, user), "EXPERTFS_BUDGET": "64M"},
+                       **({"user": user.pw_name, "group": user.pw_gid, "extra_groups": []} if user else {}))
+    draw_tokens(gguf, options)
+    if options.prepare:
+        return
+    size, drawn = os.path.getsize(gguf), {}
     form = "in place" if store == gguf else f"packed {os.path.getsize(store) / size:.3f}"
-    print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, {form}; "
-          f"{max(options.tokens)} tokens, medians of at most {options.rounds}, taking turns; mount options: "
-          f"{options.options or 'none'}"
-          + (f"; budget of the backend: {options.budget or 'its own'}" if "backend" in ours else ""))
-    print(f"   {'memory limit':14} {'':21} " + " ".join(f"{kind:>8}" for kind in ours) + " "
-          + " ".join(f"{kind:>12}" for kind in options.plain)
-          + "   " + ("ratio" if len(ours) == 1 else "ratios") + "   wanted")
+    kind = f"{options.quantize or 'BF16'} of {size / 1e9:.1f} GB, {form}{', AVX2' if options.cpu else ''}"
+    print(f"{kind}; {max(options.tokens)} tokens, at most {options.rounds} rounds, user {options.user.pw_name if options.user else 'root'}; "
+          f"mount options: {options.options or 'none'}")
+    rows = Rows("llama", row=options.row, input=kind, **({"user": options.user.pw_name} if options.user else {}))
     for limit in options.limits.split(","):
         limit_bytes = bytes_of(limit, size)
-        runs, begin, longest = {kind: [] for kind in kinds}, time.monotonic(), 0
-        for turn in range(options.rounds):
-            now = time.monotonic()
-            if turn and options.seconds and now - begin + longest > options.seconds:
-                break
-            for kind in kinds[::-1] if turn % 2 else kinds:
-                if kind != DEFAULT or turn == 0:
-                    runs[kind].append(once(kind, gguf, store, limit_bytes, options))
-            longest = max(longest, time.monotonic() - now)
-        # a forced code path adds up in another order than llama.cpp does on this processor
-        for result in (r for kind in runs if kind != DEFAULT and kind not in ours_of_cpu for run in runs[kind] for r in run):
-            tokens = tokens or result["tokens"]
-            if result["tokens"] != tokens:
-                raise Failed(f"limit {limit}: other tokens: {result['tokens']} instead of {tokens}")
+        skipping = Skipping(lambda name, limit=limit_bytes: once(name, gguf, store, limit, options), max(options.tokens))
+        runs = {name: [run for run in found if run] for name, found in
+                turns({name: skipping.candidate(name) for name in kinds}, options.rounds, options.seconds).items()}
+        for name in runs:
+            for result in (result for run in runs[name] for result in run):
+                drawn.setdefault(tuple(result["tokens"]), set()).add(name)
+        if len([names for names in drawn.values() if names != {"repacked"}]) > 1 and not options.cpu:
+            raise Failed(f"limit {limit}: other tokens: {drawn}")
         for turn, state in enumerate(["cold"] if limit_bytes else ["cold", "warm"]):
-            of_turn = {kind: [run[turn] for run in runs[kind]] for kind in kinds}
-            tell(limit if limit_bytes else f"none, {state}", {kind: of_turn[kind] for kind in ours},
-                 {kind: of_turn[kind] for kind in options.plain}, limit, options, report)
-    print(f"   all runs{' but those with repacking' if DEFAULT in kinds else ''} generated the same {max(options.tokens)} tokens")
-    if options.json:
-        with open(options.json, "w") as f:
-            json.dump(report, f, indent=1)
+            of = {name: [run[turn] for run in runs[name]] for name in kinds if runs[name]}
+            for ours in options.ours:
+                tell(rows, options, limit if limit_bytes else f"none, {state}", limit, ours, of)
+    print("   all " + ("drew the same tokens" if len(drawn) == 1 else f"evaluated the same tokens, and drew {len(drawn)} different texts"))
 
 
-def kinds_of(text):
+def tell(rows, options, name, limit, ours, of):
+    """Prints and writes what was measured of one candidate."""
+    for what, unit, value in measures(options):
+        peers = {peer: [value(run) for run in of[peer]] for peer in options.peers if peer in of and peer != ours}
+        own = [value(run) for run in of[ours]]
+        result = rows.compare(own, peers, unit, limit=name, what=what, ours=ours)
+        print(f"   {name:11} {ours:9} {what:12} {result.value:8.2f} {unit:9} {result.peer:11} {result.peer_value:8.2f}   {result}, "
+              f"{result.rounds} rounds{wanted(limit, what, options)}", flush=True)
+
+
+def candidates(text):
     kinds = text.split(",")
-    if not kinds or not {"mount", "backend", "both", "up"}.issuperset(kind.partition(":")[0] for kind in kinds):
-        raise argparse.ArgumentTypeError(f"{text}: only mount, backend, both, up")
+    if not kinds or not set(KINDS).issuperset(kind.removesuffix("@root") for kind in kinds):
+        raise argparse.ArgumentTypeError(f"{text}: only {', '.join(KINDS)}, or one of these with @root")
     return kinds
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="5GB", help="of the GGUF file that is made (5GB)")
     parser.add_argument("--preset", help="of mkmodel, for a file of another shape and size")
     parser.add_argument("--limits", default="25%,50%,75%,none", help="memory limits: parts of the file, or sizes (512M); none")
@@ -412,15 +396,18 @@ def main():
     parser.add_argument("--quantize", default="", help="measure the file in this type of llama.cpp, such as Q4_K_M")
     parser.add_argument("--prompt", type=int, default=0, help="tokens of the prompt, drawn (0: a sentence of some twenty)")
     parser.add_argument("--weights", default="scaled", help="of mkmodel: scaled (default), normal, heavy, or a checkpoint")
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=int, default=0, help="most for the rounds of a limit (0: no limit)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")
     parser.add_argument("--options", default="", help="mount options")
-    parser.add_argument("--ours", type=kinds_of, default=["mount"], help="of mount,backend,both,up (mount); up:avx2 is up with EXPERTFS_CPU=avx2")
+    parser.add_argument("--ours", type=candidates, default=["up"], help="up")
+    parser.add_argument("--peers", type=candidates, default=["plain", "plain-128K"], help="plain,plain-128K")
+    parser.add_argument("--cpu", choices=["avx2"], default="", help="the code path of all candidates")
     parser.add_argument("--user", type=pwd.getpwnam, help="run all programs as this user, who can read --dir (as it is)")
     parser.add_argument("--budget", default="", help="of the store in the backend (what it takes by itself)")
+    parser.add_argument("--prepare", action="store_true", help="only make the files")
+    parser.add_argument("--row", default="", help="name in results/llama.csv")
     parser.add_argument("--dir", default=WORK)
-    parser.add_argument("--json", help="also write what is told into this file")
     options = parser.parse_args()
     os.makedirs(options.dir, exist_ok=True)
     try:
@@ -438,7 +425,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         measure(options)
-    except (Failed, OSError) as failed:
+    except (Failed, OSError, subprocess.CalledProcessError) as failed:
         sys.exit(f"tools/bench/run llama: {failed}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/bench/run llama_chart NAME=RESULT.json... OUT.svg: draw results of `tools/bench/run llama --json`: tokens a second
-over the memory limit, of the plain file in its better setting and of each of our candidates. NAME: of the model."""
-import json
+"""tools/bench/run llama_chart OUT.svg [ROW...]: draw results/llama.csv: tokens a second over the memory limit, of the plain file with
+its better read-ahead and of `expertctl up`. ROW: the beginnings of rows, BF16- and Q4_K_M-, a picture each."""
 import shutil
 import subprocess
 import sys
+
+from runner import results
 
 HEAD = """set terminal svg size {width},300 font "sans,13" noenhanced background rgb "white"
 set output "{out}"
@@ -19,40 +20,29 @@ set ylabel "tokens a second"
 set key top left reverse Left samplen 1
 set multiplot layout 1,{count}
 """
-COLORS = ("#999999", "#1f5fa8", "#6fa8dc")
+LIMITS = {"25%": "25 %", "50%": "50 %", "75%": "75 %", "none, cold": "all"}
 
 
-def block(name, rows):
-    """The data of one model: a line for each limit."""
-    ours = [kind for kind in rows[0]["ratios"]]
-    lines = [" ".join(['"memory"', '"plain file"', *(f'"expertfs{", " + kind.partition(":")[2] if ":" in kind else ""}"' for kind in ours)])]
-    for row in rows:
-        label = {"none, cold": "all"}.get(row["limit"], row["limit"].replace("%", " %"))
-        best = max(value for value in row["plain"].values() if value == value)
-        lines.append(" ".join([f'"{label}"', f"{best:.2f}", *(f"{row[kind]:.2f}" for kind in ours)]))
-    return f"$data{name} << EOD\n" + "\n".join(lines) + "\nEOD\n", len(ours) + 1
-
-
-def chart(models, out):
-    text = HEAD.format(width=420 * len(models), out=out, count=len(models))
-    for number, (name, rows) in enumerate(models):
-        tokens = max(row["tokens"] for row in rows if row["measure"] == "tokens_per_s")
-        rows = [row for row in rows if row["measure"] == "tokens_per_s" and row["tokens"] == tokens and row["limit"] != "none, warm"]
-        data, columns = block(number, rows)
-        text += data + f'set title "{name}; memory in parts of the file"\n'
-        text += "plot " + ", ".join(f'$data{number} using {column + 2}:xtic(1) title columnheader({column + 2}) lc rgb "{COLORS[column]}"'
-                                    for column in range(columns)) + "\n"
+def chart(out, names):
+    found = results("llama")
+    text, count = HEAD.format(width=420 * len(names), out=out, count=len(names)), 0
+    for name in names:
+        bars = {about["limit"]: (about, result) for about, result in found
+                if about["row"] in [name + limit.split(",")[0] for limit in LIMITS] and about["what"].endswith("tokens") and about["ours"] == "up"}
+        if not bars:
+            sys.exit(f"tools/bench/run llama_chart: no results of {name}25% and so on: tools/bench/run llama_table")
+        lines = [f'"{label}" {bars[limit][1].peer_value:.2f} {bars[limit][1].value:.2f}' for limit, label in LIMITS.items() if limit in bars]
+        about = next(iter(bars.values()))[0]
+        text += f'$data{count} << EOD\n"memory" "plain file" "expertfs"\n' + "\n".join(lines) + "\nEOD\n"
+        text += f'set title "{about["input"].split(",")[0]}, {about["what"]}; memory in parts of the file"\n'
+        text += f'plot $data{count} using 2:xtic(1) title "plain file" lc rgb "#999999", $data{count} using 3 title "expertfs" lc rgb "#1f5fa8"\n'
+        count += 1
     subprocess.run(["gnuplot"], input=text, text=True, check=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3 or not all("=" in word for word in sys.argv[1:-1]):
+    if len(sys.argv) < 2 or not sys.argv[1].endswith(".svg"):
         sys.exit(__doc__)
     if not shutil.which("gnuplot"):
         sys.exit("tools/bench/run llama_chart: no gnuplot; on Debian: apt-get install gnuplot-nox")
-    results = []
-    for word in sys.argv[1:-1]:
-        name, _, path = word.partition("=")
-        with open(path) as file:
-            results.append((name, json.load(file)))
-    chart(results, sys.argv[-1])
+    chart(sys.argv[1], sys.argv[2:] or ["BF16-", "Q4_K_M-"])

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """llama_client.py FILE: load a GGUF file with llama.cpp, mapped (its default), and generate; print times as JSON.
 
-The tokens are drawn with a fixed seed, so equal logits give equal tokens. A random model that always takes the
+The tokens are drawn with a fixed seed, so equal logits draw equal tokens. A random model that always takes the
 likeliest token soon repeats itself; at a temperature of 0.3 its use of experts is close to that of real models: an LRU
-cache of a quarter (half) of them misses 41 % (8.5 %), and 35 % (11 %) with answers of gpt-oss-20b."""
+cache of a quarter (half) of them misses 41 % (8.5 %), and 35 % (11 %) with answers of gpt-oss-20b.
+--feed has the tokens to evaluate in place of those that are drawn, so that programs whose sums differ in the last bits
+use the same experts."""
 import argparse
 import json
 import os
@@ -57,27 +59,29 @@ def main():
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--prompt", type=int, default=0, help="tokens, drawn; 0: a sentence")
+    parser.add_argument("--feed", help="a file with numbers of tokens, as many as --tokens")
     parser.add_argument("--no-repack", action="store_true")
     options = parser.parse_args()
     if options.no_repack:
         leave_repacking_out()
     if missing_backend():
         sys.exit(f"{missing_backend()} was not preloaded")
+    fed = [int(n) for n in open(options.feed).read().split()] if options.feed else None
     begin, threads = time.monotonic(), options.threads or None
     model = llama_cpp.Llama(options.file, n_ctx=max(512, options.prompt + options.tokens), n_threads=threads, n_threads_batch=threads, verbose=False)
     loaded = time.monotonic()
     generator, tokens, times = np.random.default_rng(1), [], []
     drawn = np.random.default_rng(2).integers(0, model.n_vocab(), options.prompt).tolist()
     model.eval(drawn or model.tokenize(PROMPT, add_bos=False))
-    for _ in range(options.tokens):
+    for i in range(options.tokens):
         tokens.append(choose(logits_of(model), generator))
         times.append(time.monotonic())
-        model.eval([tokens[-1]])
+        model.eval([fed[i] if fed else tokens[-1]])
     times.append(time.monotonic())
     print(json.dumps({
         "load_s": loaded - begin, "prompt_s": times[0] - loaded, "first_s": times[0] - begin,
-        "tokens_per_s": options.tokens / (times[-1] - times[0]), "step_s": [b - a for a, b in zip(times, times[1:])],
-        "tokens": tokens}))
+        "step_s": [b - a for a, b in zip(times, times[1:])], "tokens": tokens,
+        "avx512": b"AVX512 = 1" in llama_cpp.llama_print_system_info()}))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ row, and the ratio to the better mapping.
 Exit status 0; 1: a way failed, or the rows differ; 77: no cgroups, or a package is missing."""
 import argparse
 import ctypes
+import functools
 import hashlib
 import json
 import mmap
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -21,6 +21,7 @@ import time
 from cgroup import Cgroup
 from common import ROOT, WORK, drop, tool
 from llama import bytes_of
+from runner import ROUNDS, Rows, limited, spread, turns
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "clients"))
 WAYS = ("expertfs", "mapped", "mapped random")
@@ -129,38 +130,29 @@ def measure(path, way, count, rows):
 
 def once(path, way, options):
     drop(path)
-    limited = Cgroup(bytes_of(options.limit, os.path.getsize(path)))
-    try:
-        environment = {**os.environ, **({"EXPERTFS_STORE": path, "EXPERTFS_BUDGET": options.budget} if way == "expertfs" else {})}
+    environment = {**os.environ, **({"EXPERTFS_STORE": path, "EXPERTFS_BUDGET": options.budget} if way == "expertfs" else {})}
+    with limited(bytes_of(options.limit, os.path.getsize(path))) as group:
         done = subprocess.run([sys.executable, __file__, "--measure", way, "--batches", str(options.batches), "--rows",
                                str(options.rows), path], stdout=subprocess.PIPE, text=True, env=environment,
-                              preexec_fn=limited.join, check=False)
-    finally:
-        limited.remove()
+                              preexec_fn=group.join, check=False)
     if done.returncode:
         sys.exit(f"{way}: exit status {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def compare(path, options):
-    runs, sums = {way: [] for way in WAYS}, set()
-    for turn in range(options.rounds):
-        for way in WAYS[::-1] if turn % 2 else WAYS:
-            runs[way].append(once(path, way, options))
-            sums.add(runs[way][-1]["sha256"])
-    middle = {}
+    runs = turns({way: functools.partial(once, path, way, options) for way in WAYS}, options.rounds)
     print(f"table of {os.path.getsize(path) / 1e9:.1f} GB F16, rows of "
           f"{2 * options.columns} bytes, {options.batches} batches of {options.rows}, cgroup of {options.limit}, budget "
-          f"{options.budget}, medians of {options.rounds}")
+          f"{options.budget}, {options.rounds} rounds")
+    rows = Rows("llama", row="rows", input=f"table of {os.path.getsize(path) / 1e9:.1f} GB F16", limit=options.limit, ours="backend")
+    rates = {way: [run["rows_per_s"] for run in runs[way]] for way in WAYS}
     for way in WAYS:
-        rates = sorted(run["rows_per_s"] for run in runs[way])
-        middle[way] = statistics.median(rates)
-        disk = statistics.median(run["disk_bytes"] for run in runs[way])
-        print(f"   {way:14} {middle[way]:9.0f} rows/s ({rates[0]:.0f} to {rates[-1]:.0f})  {disk / 1024:8.1f} KiB of disk a row")
-    ratio = middle[WAYS[0]] / max(middle[way] for way in WAYS[1:])
-    print(f"   ratio to the better mapping {ratio:.2f}, to the mapping without advice "
-          f"{middle[WAYS[0]] / middle['mapped']:.2f}; wanted >= 5, best >= 10")
-    if len(sums) != 1:
+        disk = rows.values([run["disk_bytes"] / 1024 for run in runs[way]], what=f"disk a row, {way}", unit="KiB")
+        print(f"   {way:14} {spread(rates[way], 0):>30} rows/s  {disk:8.1f} KiB of disk a row")
+    better = rows.compare(rates[WAYS[0]], {way: rates[way] for way in WAYS[1:]}, "rows/s", what="rows of a table")
+    print(f"   ratio to the better mapping {better} ({better.peer}); wanted >= 5, best >= 10")
+    if len({run["sha256"] for way in WAYS for run in runs[way]}) != 1:
         sys.exit("the ways have different rows")
 
 
@@ -172,7 +164,7 @@ def main():
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--limit", default="1G", help="of memory: a size, or a part of the file (1G)")
     parser.add_argument("--budget", default="256M", help="of the backend (256M)")
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--dir", default=WORK)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("path", nargs="?", help=argparse.SUPPRESS)

@@ -1,50 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-llama: the table of llama.cpp with the backend, a row at a time: tokens a second by type of the weights and
-memory limit, prompts, the first token, rows of a table on disk, real routing by replay, the start of a mount.
+"""make bench-llama: llama.cpp by `expertctl up MODEL -- PROGRAM {gguf}` over the plain file, README's table, a row at a time; then
+prompts, rows of a table on disk, real routing by replay, the start of a mount.
 
-tools/bench/run llama_table [ROW...]: runs these rows, or all that have no result yet, in order; each takes at most ten
-minutes. A row's output is in DIR/llama-table/ROW.txt, so the table can be interrupted and continued.
-  --list     prints the rows and which of them have a result
-  --prepare  makes the files (5 GB of BF16, then 7 GB of quantised ones; half an hour on two cores)
-  --count N  ends after N rows
-  --again    runs rows that have a result, too"""
+tools/bench/run llama_table [ROW...]: runs these rows, or all that have no result yet, in order, and prints the table. A row takes at
+most ten minutes; its output is in DIR/llama-table/ROW.txt and its runs in results/llama.csv, so the table can be interrupted and
+continued. Rows BF16, Q4_K_M, with -avx2 neither side uses AVX-512; users: an ordinary user over root; ways: the store in the process
+over a mount; mount: programs without the backend on a mount.
+  --rows ROW,...  the same as ROW...
+  --list      prints the rows and which of them have a result
+  --table     prints the table of the results that there are
+  --prepare   makes the files of these rows (a minute a gigabyte on two cores)
+  --count N   ends after N rows
+  --again     runs rows that have a result, too"""
 import argparse
+import functools
 import glob
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
 
 from common import HERE, WORK, drop, tool
+from runner import ROUNDS, Rows, results, spread, turns
 
 TYPES = ("Q4_K_M", "Q8_0", "MXFP4_MOE", "IQ4_XS")
 LIMITS = ("25%", "50%", "75%", "none")
-SECONDS = 480  # for the rounds of a row; files, the last round and warm-up are not included
+SECONDS = 420  # for the rounds of a row; making the files is not included
 
 
-def llama(*options):
-    return ["llama.py", "--ours", "up,up:avx2", "--rounds", "9", "--seconds", str(SECONDS), *options]
-
-
-def all_rows():
+def all_rows(options):
     """{name: command, the file first}, the most important first."""
+    def llama(*more, ours="up", user=options.user, tokens=options.tokens):
+        return ["llama.py", "--size", options.size, "--rounds", str(options.rounds), "--seconds", str(SECONDS), "--ours", ours,
+                "--tokens", tokens, *(["--user", user] if user else []), *more]
+
+    def of(kind):
+        return () if kind == "BF16" else ("--quantize", kind)
+
     rows = {}
+    for cpu in ("", "avx2"):
+        for kind in ("BF16", "Q4_K_M"):
+            for limit in LIMITS:
+                rows["-".join(filter(None, (kind, cpu, limit)))] = llama(*of(kind), *(["--cpu", cpu] if cpu else []), "--limits", limit)
     for limit in LIMITS:
-        rows[f"Q4_K_M-{limit}"] = llama("--quantize", "Q4_K_M", "--limits", limit, "--tokens", "24")
+        for kind in ("BF16", "Q4_K_M"):
+            rows[f"users-{kind}-{limit}"] = llama(*of(kind), "--peers", "up@root", "--limits", limit)
+            rows[f"ways-{kind}-{limit}"] = llama(*of(kind), "--peers", "both", "--limits", limit, ours="backend")
+    for limit in ("30%", "50%", "75%", "none"):
+        rows[f"mount-{limit}"] = llama("--limits", limit, ours="mount")
     for limit in LIMITS:
-        rows[f"prompt512-Q4_K_M-{limit}"] = llama("--quantize", "Q4_K_M", "--limits", limit, "--prompt", "512", "--tokens", "8")
-    rows["rows-4GB"] = ["llama_rows.py", "--rounds", "5"]
+        rows[f"prompt512-Q4_K_M-{limit}"] = llama(*of("Q4_K_M"), "--limits", limit, "--prompt", "512", tokens="8")
+    rows["rows-4GB"] = ["llama_rows.py", "--rounds", str(options.rounds)]
     rows["start-60GB"] = ["llama_table.py", "--own", "start"]
     rows["replay"] = ["llama_table.py", "--own", "replay"]
     rows["replay-10MB"] = ["llama_table.py", "--own", "replay-10MB"]
     for kind in TYPES[1:]:
         for limit in LIMITS:
-            rows[f"{kind}-{limit}"] = llama("--quantize", kind, "--limits", limit, "--tokens", "24")
-    for limit in LIMITS:
-        rows[f"BF16-{limit}"] = llama("--limits", limit, "--tokens", "24")
+            rows[f"{kind}-{limit}"] = llama(*of(kind), "--limits", limit)
     return rows
+
+
+def table():
+    """The results of results/llama.csv as README has them."""
+    print("\n| row | input | memory | what | over the peer, median (range) | expertfs | peer | its setting | rounds | user | commit |\n"
+          "|---|---|---|---|---|---|---|---|---|---|---|")
+    for about, result in results("llama"):
+        if about["what"].endswith("tokens") or about["row"].startswith(("mount", "prompt")):
+            unit = about["unit"]
+            print(f"| {about['row']} | {about['input']} | {about['limit']} | {about['what']} | {result} | {result.value:.2f} {unit} | "
+                  f"{result.peer_value:.2f} {unit} | {result.peer} | {result.rounds} | {about['user']} | {about['commit']} |")
 
 
 def start(options):
@@ -55,18 +80,21 @@ def start(options):
         make(path, 10**8, 4096)
         os.truncate(path, 60 * 10**9)
     os.makedirs(mount, exist_ok=True)
-    times = []
-    for _ in range(7):
+
+    def once():
         drop(path)
         begin = time.monotonic()
         subprocess.run([tool("expertfs"), path, mount, "-o", "budget=256M"], check=True)
         with open(os.path.join(mount, os.path.basename(path)), "rb") as file:
             file.read(1)
-        times.append(time.monotonic() - begin)
+        seconds = time.monotonic() - begin
         subprocess.run(["umount", mount], check=True)
+        return seconds
+
+    times = turns({"start": once}, 7)["start"]
     os.unlink(path)
-    print(f"start of a mount to the first byte, 60 GB in place: {statistics.median(times):.3f} s "
-          f"({min(times):.3f} to {max(times):.3f}); wanted <= 0.5, best <= 0.1")
+    Rows("llama", row="start-60GB").values(times, what="start of a mount to the first byte, 60 GB in place", unit="s", ours="mount")
+    print(f"start of a mount to the first byte, 60 GB in place: {spread(times, 3)} s; wanted <= 0.5, best <= 0.1")
 
 
 def experts_file(path, layers=4, experts=256, hidden=2048, inner=2816):
@@ -110,7 +138,7 @@ def replay_10mb(options):
 
 def replay(options):
     """Real routing on the experts of the Q4_K_M file: the library against programs that read experts into an LRU."""
-    path = os.path.join(options.dir, "llama-5GB-Q4_K_M.gguf")
+    path = os.path.join(options.dir, f"llama-{options.size}-Q4_K_M.gguf")
     folder = os.path.join(options.dir, "llama-replay")
     os.makedirs(folder, exist_ok=True)
     link = os.path.join(folder, "model.gguf")
@@ -129,27 +157,28 @@ def compare(path, folder, pattern, tokens, ways):
         print(f"no trace: set TRACES to a folder with {pattern}")
         sys.exit(77)
     first = next(iter(ways))
+    rows = Rows("llama", row=os.path.basename(folder), input=os.path.basename(traces[0]))
     for budget in ("25%", "50%", "75%"):
-        found = {way: [] for way in ways}
-        for _ in range(3):
-            for way, words in ways.items():
-                drop(path)
-                out = subprocess.run([tool("moe-replay"), *words, "--budget", budget, "--compute", "touch-coded", "--tokens",
-                                      str(tokens), "--json", "-", traces[0]], check=True, stdout=subprocess.PIPE, text=True,
-                                     env={**os.environ, "OMP_WAIT_POLICY": "passive"}).stdout
-                found[way].append(json.loads(out)[0]["tokens_per_second"])
-        middle = {way: statistics.median(rates) for way, rates in found.items()}
-        print(f"replay, {budget} of the experts: " + ", ".join(
-            f"{way} {rate:.1f} tokens/s ({min(found[way]):.1f} to {max(found[way]):.1f})" for way, rate in middle.items())
-            + "; " + ", ".join(f"over {way} {middle[first] / middle[way]:.2f}" for way in ways if way != first)
-            + "; wanted >= 0.9 over slot LFU", flush=True)
+        def once(words, budget=budget):
+            drop(path)
+            out = subprocess.run([tool("moe-replay"), *words, "--budget", budget, "--compute", "touch-coded", "--tokens", str(tokens),
+                                  "--json", "-", traces[0]], check=True, stdout=subprocess.PIPE, text=True,
+                                 env={**os.environ, "OMP_WAIT_POLICY": "passive"}).stdout
+            return json.loads(out)[0]["tokens_per_second"]
+        found = turns({way: functools.partial(once, words) for way, words in ways.items()}, 3)
+        over = {way: rows.compare(found[first], {way: found[way]}, "tokens/s", limit=budget, what=f"replay, {tokens} tokens", ours=first)
+                for way in ways if way != first}
+        print(f"replay, {budget} of the experts: " + ", ".join(f"{way} {spread(rates, 1)} tokens/s" for way, rates in found.items()) + "; "
+              + ", ".join(f"over {way} {result}" for way, result in over.items()) + "; wanted >= 0.9 over slot LFU", flush=True)
 
 
-def prepare(options):
-    import llama
-    for kind in ("", *TYPES):
-        print(kind or "BF16", *llama.prepare(argparse.Namespace(dir=options.dir, preset=None, size="5GB", weights="scaled",
-                                                                 quantize=kind)), flush=True)
+def prepare(rows):
+    """Makes the files of rows, each file once."""
+    done = set()
+    for words in rows:
+        if words[0] == "llama.py" and (key := tuple(w for w in words if w not in LIMITS)) not in done:
+            done.add(key)
+            subprocess.run([sys.executable, os.path.join(HERE, words[0]), *words[1:], "--prepare"], check=True)
 
 
 def result_of(options, name):
@@ -161,7 +190,8 @@ def run_row(options, name, words):
     begin, out = time.monotonic(), result_of(options, name)
     print(f"== {name}", flush=True)
     with open(out + ".part", "w") as file:
-        child = subprocess.Popen([sys.executable, os.path.join(HERE, words[0]), *words[1:], "--dir", options.dir],
+        child = subprocess.Popen([sys.executable, os.path.join(HERE, words[0]), *words[1:], "--dir", options.dir,
+                                  *(["--row", name] if words[0] == "llama.py" else [])],
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for line in child.stdout:
             file.write(line)
@@ -175,11 +205,17 @@ def run_row(options, name, words):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("rows", nargs="*", help="as --list prints them")
+    parser.add_argument("names", nargs="*", metavar="ROW", help="as --list prints them")
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=[])
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--table", action="store_true")
     parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--size", default="5GB", help="of the BF16 file (5GB)")
+    parser.add_argument("--tokens", default="96", help="of an answer (96)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"at most ({ROUNDS})")
+    parser.add_argument("--user", default="nobody" if os.geteuid() == 0 else "", help="who runs the programs (nobody, if root starts it)")
     parser.add_argument("--dir", default=WORK)
     parser.add_argument("--own", choices=("start", "replay", "replay-10MB"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -187,21 +223,24 @@ def main():
     if options.own:
         {"start": start, "replay": replay, "replay-10MB": replay_10mb}[options.own](options)
         return
-    if options.prepare:
-        prepare(options)
-        return
-    rows = all_rows()
-    unknown = [name for name in options.rows if name not in rows]
+    rows = all_rows(options)
+    names = options.names + options.rows
+    unknown = [name for name in names if name not in rows]
     if unknown:
         sys.exit(f"no row is named {', '.join(unknown)}; --list prints them")
-    if options.list:
+    if options.table:
+        table()
+    elif options.list:
         for name in rows:
             print(f"{'done' if os.path.exists(result_of(options, name)) else '    '} {name}")
-        return
-    left = [name for name in options.rows or rows if options.again or not os.path.exists(result_of(options, name))]
-    failed = [name for name in left[:options.count or None] if run_row(options, name, rows[name]) != 0]
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+    elif options.prepare:
+        prepare([rows[name] + ["--dir", options.dir] for name in names or rows])
+    else:
+        left = [name for name in names or rows if options.again or not os.path.exists(result_of(options, name))]
+        failed = [name for name in left[:options.count or None] if run_row(options, name, rows[name]) != 0]
+        table()
+        if failed:
+            sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

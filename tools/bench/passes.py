@@ -2,20 +2,20 @@
 """tools/bench/run passes: three passes through the files of a checkpoint, over the plain files in the page cache of their file system.
 
 Each round mounts, and reads all files three times in one way. Prints of each pass GB/s over those of the plain files, which were read
-before, and the processor seconds of readers and daemon over those of the plain readers; then the bytes read from the store over its size.
-Medians, lowest and highest. The checkpoint is that of `mkmodel --preset demo`, packed and in place. --trained: with weights drawn from those of a trained
+before, and the processor seconds of the plain readers over those of readers and daemon; then the bytes read from the store over its size.
+Medians and ranges. The checkpoint is that of `mkmodel --preset demo`, packed and in place. --trained: with weights drawn from those of a trained
 model (weights.py). --file: this GGUF file or folder, in place."""
 import argparse
 import glob
 import os
 import resource
-import statistics
 import subprocess
 import time
 
 import weights
 from bench import model, packed
 from common import WORK, Mounted, daemons, drop, fields, rate
+from runner import ROUNDS, Rows, turns
 
 PASSES = 3
 BENCH = {"read": ("--mode", "read"), "pread": ("--mode", "pread", "--random", "--block", "64"), "mmap": ("--mode", "mmap"),
@@ -60,29 +60,43 @@ def timed_pass(served, *what):
     return rate, processor_seconds(served) - before
 
 
-def measure(served, plain, way, readers, options):
-    """Of three passes: GB/s and processor seconds over those of the plain files; bytes from the store over its size; GB/s of the plain
-    files."""
-    held = [served] if os.path.isfile(served) else plain
+def plain_pass(plain, way, readers):
     for name in plain:
         one_pass("read", 1, [name])
     one_pass(way, readers, plain)
-    theirs = timed_pass(None, way, readers, plain)
+    return timed_pass(None, way, readers, plain)
+
+
+def passes(served, plain, way, readers, options):
+    """Rates and processor seconds of three passes, and bytes from the store over its size."""
+    held = [served] if os.path.isfile(served) else plain
     for name in held + plain:
         drop(name)
     with Mounted(served, options.mnt, options.options) as mount:
         files = files_of(mount)
-        ours = [timed_pass(served, way, readers, files) for _ in range(PASSES)]
+        found = [timed_pass(served, way, readers, files) for _ in range(PASSES)]
         with open(os.path.join(mount, ".expertfs/stat")) as file:
             disk = int(fields(file.read())["disk_bytes"])
-    return [one[i] / theirs[i] for i in (0, 1) for one in ours] + [disk / sum(map(os.path.getsize, held)), theirs[0]]
+    return found, disk / sum(map(os.path.getsize, held))
+
+
+def measure(rows, name, served, plain, way, readers, options):
+    found = turns({"plain": lambda: plain_pass(plain, way, readers), "ours": lambda: passes(served, plain, way, readers, options)},
+                  options.rounds)
+    told = []
+    for i, unit in enumerate(("GB/s", "processor s")):
+        told.append([rows.compare([one[0][number][i] for one in found["ours"]], {"plain, in memory": [one[i] for one in found["plain"]]}, unit,
+                                  row=f"{name}-{way}-{readers}", what=f"{way}, {readers} readers, pass {number + 1}") for number in range(PASSES)])
+    store = rows.values([one[1] for one in found["ours"]], row=f"{name}-{way}-{readers}", what="store read, over its size")
+    print(f"{name}, {way}, {readers}: rate {', '.join(map(str, told[0]))}; processors {', '.join(map(str, told[1]))} times fewer; "
+          f"store {store:.2f}; plain {told[0][0].peer_value:.2f} GB/s", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--file")
     parser.add_argument("--trained", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--ways", default=",".join([*BENCH, *PROGRAMS]))
     parser.add_argument("--readers", default="1,4")
     parser.add_argument("--options", default="budget=auto,nostate,warm=off", help="of the mount")
@@ -94,14 +108,12 @@ def main():
         source = model("demo-trained", "--preset", "demo", "--weights", weights.required(WORK))
     elif not source:
         source = model("demo", "--preset", "demo")
+    rows = Rows("passes", input=os.path.basename(source))
     plain = files_of(source) if os.path.isdir(source) else [source]
     for name, served in [("in place", source)] if options.file else [("packed", packed(source)), ("in place", source)]:
         for way in options.ways.split(",") if name in options.only else ():
             for readers in map(int, options.readers.split(",")):
-                rounds = [measure(served, plain, way, readers, options) for _ in range(options.rounds)]
-                found = [f"{statistics.median(row):.2f} ({min(row):.2f} to {max(row):.2f})" for row in zip(*rounds)]
-                print(f"{name}, {way}, {readers}: rate {', '.join(found[:3])}; processors {', '.join(found[3:6])}; "
-                      f"store {found[6]}; plain {found[7]} GB/s", flush=True)
+                measure(rows, name, served, plain, way, readers, options)
     for name in glob.glob(os.path.join(WORK, "passes-copy*")):
         os.unlink(name)
 

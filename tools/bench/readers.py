@@ -6,10 +6,12 @@ buffer in its page, the number of threads, and whether the threads share a descr
 each reads its part of the file with its own descriptor. Each round of a cell reads the original, which is not in the
 page cache, and the same file through a new mount.
 """
+import functools
 import os
 import statistics
 
 from common import DIRECT, drop, fio
+from runner import turns
 
 KINDS = ("pread", "read", "readv", "mmap", "sendfile")
 SIZES = (4, 16, 64, 256, 1024, 8192)  # KiB
@@ -29,18 +31,26 @@ def cells(quick):
 
 
 def rates(bench, store, raw, where, kind, size, cell, rounds):
-    """(GB/s of the mount, GB/s of ext4): medians over alternating rounds."""
+    """GB/s of the rounds of the mount, of ext4."""
     shift, threads, team = cell
     how = ("--keep-cache", "--mode", kind, "--block", str(size), "--shift", str(shift), "--threads", str(threads),
            "--team", team)
-    ours, theirs = [], []
-    for _ in range(rounds):
+
+    def theirs():
         drop(raw)
-        theirs.append(bench.rate(*how, raw))
-        drop(store)
-        with bench.Mounted(store, "budget=auto,nostate"):
-            ours.append(bench.rate(*how, where))
-    return statistics.median(ours), statistics.median(theirs)
+        return bench.rate(*how, raw)
+
+    found = turns({"ext4": theirs, "ours": lambda: ours(bench, store, lambda: bench.rate(*how, where))}, rounds)
+    return found["ours"], found["ext4"]
+
+
+def ours(bench, store, read, memory=0):
+    """What read() returns, of a cold mount."""
+    drop(store)
+    if memory:
+        bench.touch_memory(memory)
+    with bench.Mounted(store, "budget=auto,nostate"):
+        return read()
 
 
 def name_of(cell):
@@ -51,29 +61,17 @@ def name_of(cell):
 def psync(bench, store, raw, where, rounds):
     """Prints the ratio of fio psync through a cold mount, 1 MiB per read, to fio O_DIRECT with io_uring on the
     original."""
-    ours, theirs = [], []
-    for _ in range(rounds):
-        theirs.append(fio(raw, *DIRECT))
-        drop(store)
-        bench.touch_memory(TOUCHED)
-        with bench.Mounted(store, "budget=auto,nostate"):
-            ours.append(fio(where, "--ioengine=psync", "--invalidate=0"))
-    bench.ratio("fio psync 1 MiB, cold, over fio O_DIRECT of the original", ours, theirs, ">= 1.3 (1.5)")
+    found = turns({"fio": lambda: fio(raw, *DIRECT), "ours": lambda: ours(bench, store, lambda: fio(where, "--ioengine=psync",
+                                                                                                     "--invalidate=0"), TOUCHED)}, rounds)
+    bench.row("fio psync 1 MiB, cold, over fio O_DIRECT of the original", found["ours"], ">= 1.3 (1.5)", "", ("fio O_DIRECT", found["fio"]))
 
 
 def unaligned(bench, store, raw, where, rounds):
     """Prints the ratio of pread of 1 MiB by one thread into buffers that are not page-aligned to aligned ones."""
-    told = {shift: [] for shift in SHIFTS}
-    order = list(SHIFTS)
-    for _ in range(rounds):
-        for shift in order:
-            drop(store)
-            bench.touch_memory(TOUCHED)
-            with bench.Mounted(store, "budget=auto,nostate"):
-                told[shift].append(bench.rate("--keep-cache", "--team", "shared", "--shift", str(shift), where))
-        order.append(order.pop(0))
+    found = turns({shift: functools.partial(ours, bench, store, functools.partial(bench.rate, "--keep-cache", "--team", "shared", "--shift",
+                                                                                  str(shift), where), TOUCHED) for shift in SHIFTS}, rounds)
     for shift in (16, 1):
-        bench.ratio(f"pread 1 MiB, cold, buffer {SHIFTS[shift]} over aligned", told[shift], told[0], ">= 0.95")
+        bench.row(f"pread 1 MiB, cold, buffer {SHIFTS[shift]} over aligned", found[shift], ">= 0.95", "", ("aligned", found[0]))
 
 
 def matrix(bench, store, raw, where, kinds, sizes, quick, rounds):
@@ -81,7 +79,8 @@ def matrix(bench, store, raw, where, kinds, sizes, quick, rounds):
           "|---|---|---|---|---|---|", flush=True)
     for kind in kinds:
         for size in sizes:
-            found = {cell: rates(bench, store, raw, where, kind, size, cell, rounds) for cell in cells(quick)}
+            pairs = {cell: rates(bench, store, raw, where, kind, size, cell, rounds) for cell in cells(quick)}
+            found = {cell: tuple(map(statistics.median, pair)) for cell, pair in pairs.items()}
             best = max(found, key=lambda cell: found[cell][0])
             worst = min(found, key=lambda cell: found[cell][0])
             ours, theirs = (statistics.median(pair[i] for pair in found.values()) for i in (0, 1))
@@ -89,9 +88,8 @@ def matrix(bench, store, raw, where, kinds, sizes, quick, rounds):
             print(f"| {kind} | {what} | {found[best][0]:.2f} ({name_of(best)}) | "
                   f"{found[worst][0] / found[best][0]:.2f} ({name_of(worst)}) | {theirs:.2f} | {ours / theirs:.2f} |",
                   flush=True)
-            if not quick:
-                for cell, (our, their) in sorted(found.items()):
-                    bench.say(f"{kind} {what}, {name_of(cell)}: {our:.2f}, ext4 {their:.2f}")
+            for cell, (own, their) in pairs.items():
+                bench.table.compare(own, {"ext4": their}, "GB/s", what=f"{kind} {what}, {name_of(cell)}")
 
 
 def run(bench, source, store, quick):

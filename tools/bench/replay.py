@@ -14,6 +14,7 @@ The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), random weights, and i
 Writes runs.json (a list of all runs) and, by gnuplot, tpot.svg and hits.svg."""
 import argparse
 import errno
+import functools
 import glob
 import json
 import mmap
@@ -28,6 +29,7 @@ import time
 import plot
 from cgroup import Cgroup
 from common import WORK, drop, tool
+from runner import Rows, turns
 
 ALLOWANCE = 192 << 20  # limit of the cgroup above the budget, for moe-replay; half of it for a daemon's fixed memory
 POOLS = {"io": "plan=auto,goal=io", "makespan": "plan=auto,goal=makespan", "coded": "plan=C=100", "full": "plan=F=100"}
@@ -187,54 +189,56 @@ class Replay:
             shutil.rmtree(state, ignore_errors=True)
 
     def turns(self, candidates):
-        """Live runs of all candidates with each budget, starting with another candidate each time: {candidate:
-        runs}."""
+        """Live runs of all candidates in turns with each budget: {candidate: runs}."""
         runs = {name: [] for name in candidates}
-        order = list(candidates)
-        for budget in self.a.budgets * self.a.rounds:
-            for name in order:
-                run = self.live(budget, **candidates[name])
-                runs[name] += [run] if run else []
-            order.append(order.pop(0))
+        for budget in self.a.budgets:
+            for name, found in turns({name: functools.partial(self.live, budget, **how) for name, how in candidates.items()},
+                                     self.a.rounds).items():
+                runs[name] += [run for run in found if run]
         return runs
 
 
-def medians(runs, field):
-    """Medians of a field over the rounds: {(budget, batch): median}."""
+def by_budget(runs, field):
+    """The values of a field in the rounds: {(budget, batch): values}."""
     values = {}
     for r in runs:
         if r["tokens"]:
             values.setdefault((r["budget"], r["batch"]), []).append(r[field])
-    return {at: statistics.median(v) for at, v in values.items()}
+    return values
 
 
 def of(runs, policy, pools):
     return [r for r in runs if (r["policy"], r["pools"]) == (policy, pools)]
 
 
-def ratios(title, ours, theirs, field, bars=None, turned=False):
-    """Prints the ratios theirs over ours, or ours over theirs if turned, with their bars."""
+UNITS = {"tokens_per_second": "tokens/s", "read_bytes_per_token": "KiB", "tpot_ns_median": "us", "tpot_ns_p99": "us"}
+
+
+def ratios(title, ours, theirs, field, bars=None, peer="read-lru"):
+    """Prints and records the ratios to the peer, above 1 if ours is better, with their bars."""
     print(f"\n{title}")
-    ours, theirs = medians(ours, field), medians(theirs, field)
+    ours, theirs, scale = by_budget(ours, field), by_budget(theirs, field), {"us": 1e3, "KiB": 1024}.get(UNITS[field], 1)
     for at in ours:
-        if not theirs.get(at) or not ours[at]:
+        if not all(theirs.get(at, [0])) or not all(ours[at]):
             continue
-        value = ours[at] / theirs[at] if turned else theirs[at] / ours[at]
+        result = Rows("replay", row=title).compare([x / scale for x in ours[at]], {peer: [x / scale for x in theirs[at]]}, UNITS[field],
+                                                   what=title, limit=f"{at[0]}, batch {at[1]}")
         share = at[0].rstrip("%")
         bar = (bars or {}).get(int(share)) if share.isdigit() and at[1] == 1 else None
-        verdict = "" if bar is None else f"  wanted >= {bar:g}: {'held' if value >= bar else 'MISSED'}"
-        print(f"   budget {at[0]:>5}, batch {at[1]:<3} {value:8.2f}{verdict}")
+        verdict = "" if bar is None else f"  wanted >= {bar:g}: {'held' if result.ratio >= bar else 'MISSED'}"
+        print(f"   budget {at[0]:>5}, batch {at[1]:<3} {result}{verdict}")
 
 
 def agreement(real, simulated, policies):
     print("\nthe simulator beside the daemon, nothing computed: simulated over real")
     for policy in policies:
         for field, name, scale in (("tpot_ns_median", "TPOT ms", 1e6), ("read_bytes_per_token", "MB a token", 1e6)):
-            ours, theirs = medians(of(simulated, *policy), field), medians(of(real, *policy), field)
+            ours, theirs = by_budget(of(simulated, *policy), field), by_budget(of(real, *policy), field)
             for at in ours:
-                if theirs.get(at):
-                    print(f"   {':'.join(policy):16} budget {at[0]:>5} batch {at[1]:<3} {name:10} {ours[at] / scale:8.1f} "
-                          f"{theirs[at] / scale:8.1f} {ours[at] / theirs[at]:6.2f}")
+                if any(theirs.get(at, [])):
+                    ours_at, theirs_at = statistics.median(ours[at]), statistics.median(theirs[at])
+                    print(f"   {':'.join(policy):16} budget {at[0]:>5} batch {at[1]:<3} {name:10} {ours_at / scale:8.1f} "
+                          f"{theirs_at / scale:8.1f} {ours_at / theirs_at:6.2f}")
 
 
 def same_checks(runs):
@@ -265,7 +269,7 @@ def measure(a, replay):
         for name in ours:
             for peer in PEERS:
                 ratios(f"TPOT, {title}: {peer} over {name}", live[name], live[peer], "tpot_ns_median",
-                       BARS[peer] if name == ":".join(first) else None)
+                       BARS[peer] if name == ":".join(first) else None, peer)
             ratios(f"bytes read per token, {title}: read-lru over {name}", live[name], live["read-lru"], "read_bytes_per_token")
     if "limit" in a.only:
         runs = replay.simulate([*policies, raw], "--run-us", a.run_us, *tokens)
@@ -283,7 +287,7 @@ def measure(a, replay):
             for field, text in (("tpot_ns_median", "TPOT"), ("tpot_ns_p99", "p99 of it"), ("tokens_per_second", "tokens a second"),
                                 ("read_bytes_per_token", "bytes read per token")):
                 ratios(f"{text}, {title} ({name})", live[name], live["read-lru"], field,
-                       BARS["coded"] if field == "tpot_ns_median" else None, field == "tokens_per_second")
+                       BARS["coded"] if field == "tpot_ns_median" else None)
     return [r for runs in live.values() for r in runs]
 
 

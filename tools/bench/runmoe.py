@@ -7,17 +7,18 @@ mapped (its default). With several --forms, runmoe runs once in each form. runmo
 0.3, at which a random model uses its experts about as unevenly as real ones. Prints medians, and ratios of runmoe to
 llama.cpp for each form."""
 import argparse
+import functools
 import itertools
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
 
 from cgroup import Cgroup
 from common import ROOT, WORK, drop, fields, tool
+from runner import ROUNDS, Rows, limited, turns
 
 
 def llama(path, tokens, threads):
@@ -33,22 +34,19 @@ def llama(path, tokens, threads):
     print(json.dumps({"first_s": times[1] - begin, "tokens_per_s": len(tokens) / (times[-1] - times[0])}))
 
 
-def limited(command, limit_bytes):
+def run_limited(command, limit_bytes):
     """Runs a command in a new memory cgroup and returns its standard output; exits if it fails."""
-    cgroup = Cgroup(limit_bytes)
-    try:
-        ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=cgroup.join)
+    with limited(limit_bytes) as group:
+        ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=group.join)
         if ran.returncode:
             sys.exit(f"tools/bench/run runmoe: {' '.join(command[:2])}: {ran.returncode}: {ran.stderr.strip()[-500:]}"
-                     f"{' (out of memory)' if cgroup.out_of_memory() else ''}")
+                     f"{' (out of memory)' if group.out_of_memory() else ''}")
         return ran.stdout
-    finally:
-        cgroup.remove()
 
 
 def runmoe(options, store, prompt, limit_bytes, *more):
     budget = int(limit_bytes * 0.9) if limit_bytes else options.unlimited
-    return fields(limited([tool("runmoe"), store, "--prompt", prompt, "--threads", str(options.threads), "--budget",
+    return fields(run_limited([tool("runmoe"), store, "--prompt", prompt, "--threads", str(options.threads), "--budget",
                            str(budget), *more], limit_bytes))
 
 
@@ -57,7 +55,7 @@ def once(kind, options, gguf, store, tokens, limit_bytes):
     drop(store)
     prompt = ",".join(map(str, tokens))
     if kind == "llama":
-        return json.loads(limited([sys.executable, os.path.abspath(__file__), "--llama", gguf, "--prompt", prompt,
+        return json.loads(run_limited([sys.executable, os.path.abspath(__file__), "--llama", gguf, "--prompt", prompt,
                                    "--threads", str(options.threads)], limit_bytes).splitlines()[-1])
     said = runmoe(options, store, prompt, limit_bytes, "--batch", "1", "--tokens", "0", "--form", kind, *options.options.split())
     used = {state: int(said[f"experts_{state}"]) for state in ("f", "c", "part", "m")}
@@ -93,19 +91,18 @@ def measure(options):
     tokens = [1, *map(int, drawn.split())]
     print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, packed {os.path.getsize(store) / size:.3f}; {len(tokens)} tokens "
           f"one by one, {options.threads} threads, medians of {options.rounds}, taking turns")
-    print(f"   {'memory limit':14} {'runmoe':8} {'':18} {'runmoe':>8} {'llama.cpp':>10}   ratio")
+    print(f"   {'memory limit':14} {'form':8} {'':12} {'runmoe':>8} {'llama.cpp':>10} {'':9} ratio")
+    rows = Rows("runmoe", row="runmoe", input=f"{options.preset} {options.layers}".strip())
     kinds = [*options.forms.split(","), "llama"]
     for limit in options.limits.split(","):
         limit_bytes = None if limit == "none" else int(size * float(limit.rstrip("%")) / 100)
-        runs = {kind: [] for kind in kinds}
-        for turn in range(options.rounds):
-            for kind in reversed(kinds) if turn % 2 else kinds:
-                runs[kind].append(once(kind, options, gguf, store, tokens, limit_bytes))
-        for form, (name, unit) in itertools.product(kinds[:-1], (("tokens_per_s", "tokens/s"), ("first_s", "s to first token"))):
-            ours, theirs = (statistics.median(run[name] for run in runs[kind]) for kind in (form, "llama"))
-            ratio = ours / theirs if name == "tokens_per_s" else theirs / ours
+        runs = turns({kind: functools.partial(once, kind, options, gguf, store, tokens, limit_bytes) for kind in kinds}, options.rounds)
+        for form, (name, unit) in itertools.product(kinds[:-1], (("tokens_per_s", "tokens/s"), ("first_s", "s"))):
+            ours, theirs = ([run[name] for run in runs[kind]] for kind in (form, "llama"))
+            what = "one by one" if unit == "tokens/s" else "first token"
+            over = rows.compare(ours, {"llama.cpp": theirs}, unit, limit=limit, what=f"{len(tokens)} tokens {what}", ours=f"runmoe {form}")
             more = runs[form][-1]
-            print(f"   {limit:14} {form:8} {unit:18} {ours:8.2f} {theirs:10.2f}   {ratio:5.2f}" +
+            print(f"   {limit:14} {form:8} {what:12} {over.value:8.2f} {over.peer_value:10.2f} {unit:9} {over}" +
                   (f"   {more['hits']:.2f} of the experts in memory, {more['disk'] / 2**20:.1f} MiB a token from disk"
                    if name == "tokens_per_s" else ""), flush=True)
 
@@ -116,7 +113,7 @@ def main():
     parser.add_argument("--layers", default="", help="as many instead")
     parser.add_argument("--limits", default="50%,75%,none", help="memory limits, in parts of the GGUF file; none")
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--forms", default="any", help="of experts: plain,coded,any")
     parser.add_argument("--options", default="", help="more options for runmoe")

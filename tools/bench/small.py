@@ -4,15 +4,15 @@ the plain file: by read(), by page faults with MADV_RANDOM and without advice; 1
 
 Makes a safetensors file of 256 MiB with one table, of normal values, or with --trained of the matrices of a trained model
 (weights.py), one after the other, repeated. The mount and the plain file take turns, both cold: a new mount, the page cache
-of the plain file dropped. Prints reads a second by fio, KiB of the store a read, and the ratio: medians, with the lowest and highest."""
+of the plain file dropped. Prints reads a second by fio, KiB of the store a read, and the ratio: medians and ranges."""
 import argparse
 import json
 import os
-import statistics
 
 import weights
 from bench import packed
 from common import WORK, Mounted, drop, fields, run
+from runner import ROUNDS, Rows, turns
 
 WAYS = {"read()": ("--ioengine=psync",), "faults, MADV_RANDOM": ("--ioengine=mmap", "--fadvise_hint=random"),
         "faults, no advice": ("--ioengine=mmap", "--fadvise_hint=0")}
@@ -51,20 +51,23 @@ def reads_a_second(path, how, readers, reads):
     return json.loads(out[out.index("{"):])["jobs"][0]["read"]["iops"]
 
 
-def measure(options, raw, store, how, readers):
-    """Reads a second of the mount and of the plain file, and KiB of the store a read."""
+def ours(options, raw, store, how, readers):
+    """Reads a second of the mount, and KiB of the store a read."""
     with Mounted(store, os.path.join(WORK, "small-mnt"), "budget=64M,warm=off") as where:
         drop(store)
-        ours = reads_a_second(os.path.join(where, os.path.basename(raw)), how, readers, options.reads)
+        rate = reads_a_second(os.path.join(where, os.path.basename(raw)), how, readers, options.reads)
         with open(os.path.join(where, ".expertfs/stat")) as file:
-            kib = int(fields(file.read())["disk_bytes"]) / 1024 / options.reads
+            return rate, int(fields(file.read())["disk_bytes"]) / 1024 / options.reads
+
+
+def plain(options, raw, how, readers):
     drop(raw)
-    return ours, reads_a_second(raw, how, readers, options.reads), kib
+    return reads_a_second(raw, how, readers, options.reads)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--reads", type=int, default=6000)
     parser.add_argument("--trained", action="store_true")
     options = parser.parse_args()
@@ -74,13 +77,16 @@ def main():
         os.makedirs(folder, exist_ok=True)
         make(raw, trained_parts() if options.trained else normal_parts())
     store = packed(folder)
+    rows = Rows("small", input="trained" if options.trained else "normal")
     for readers in (1, 8):
         for way, how in WAYS.items():
-            found = [measure(options, raw, store, how, readers) for _ in range(options.rounds)]
-            ratios = [ours / plain for ours, plain, _ in found]
-            print(f"{way}, {readers} reader{'s' if readers > 1 else ''}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
-                  f"{statistics.median(f[0] for f in found):.0f} of {statistics.median(f[1] for f in found):.0f} reads a second, "
-                  f"{statistics.median(f[2] for f in found):.1f} KiB a read", flush=True)
+            found = turns({"ours": lambda: ours(options, raw, store, how, readers),
+                           "plain": lambda: plain(options, raw, how, readers)}, options.rounds)
+            about = {"row": way, "what": f"random 4 KiB, {way}, {readers} readers"}
+            over = rows.compare([rate for rate, _ in found["ours"]], {"plain file": found["plain"]}, "reads/s", **about)
+            kib = rows.values([kib for _, kib in found["ours"]], unit="KiB", **about)
+            print(f"{way}, {readers} reader{'s' if readers > 1 else ''}: {over}, {over.value:.0f} of {over.peer_value:.0f} reads a second, "
+                  f"{kib:.1f} KiB a read", flush=True)
 
 
 if __name__ == "__main__":
