@@ -76,6 +76,11 @@ const struct efs_tunable *efs_tunable_find(const char *name); /* NULL: no such n
 
 /* ---- serving a store --------------------------------------------------------------------------------------------- */
 
+/* How the store is read. O_DIRECT also passes by the page cache of a network file system and by FS-Cache, so that each
+ * read of an evicted expert goes to the server: by default only a local store is read so. If the kernel refuses
+ * O_DIRECT the page cache is used. */
+enum efs_store_direct { EFS_STORE_DIRECT_AUTO, EFS_STORE_DIRECT_ON, EFS_STORE_DIRECT_OFF };
+
 struct efs_options {
     unsigned workers;        /* decode threads L; 0: all cores */
     uint64_t budget_bytes;   /* 0: auto (from what cgroup and machine have free) */
@@ -84,7 +89,7 @@ struct efs_options {
     bool full_pool;          /* keep leased experts in memfds (for passthrough and the client runtime) */
     bool lease_wait;         /* an open's lease without room waits for a release; false: it fails with -ENOMEM */
     bool prealloc;  /* allocate all memory of the pools in efs_open(); with full_pool, the first plan has a pool F */
-    bool no_direct; /* read the store through the page cache (also done when the kernel refuses O_DIRECT) */
+    enum efs_store_direct store_direct;
     /* Values as for efs_set(); NULL: the engine's default. budget: budget_bytes is used. Read only during efs_open().
      */
     union {

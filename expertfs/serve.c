@@ -51,6 +51,7 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .full_pool = true,
         .prealloc = options->prealloc,
         .no_state = options->no_state,
+        .store_direct = (enum efs_store_direct)options->store_direct,
         .log = efsd_log_line,
         .exports = true,
     };

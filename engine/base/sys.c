@@ -160,6 +160,17 @@ int64_t efs_sys_filesystem(int fd)
     return rc < 0 ? rc : (int64_t)(uint32_t)st.f_type; /* some magic numbers have bit 31 set */
 }
 
+bool efs_sys_is_remote(int fd)
+{
+    static const uint32_t types[] = {NFS_SUPER_MAGIC,  CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC, CEPH_SUPER_MAGIC,
+                                     FUSE_SUPER_MAGIC, V9FS_MAGIC,       AFS_SUPER_MAGIC,  AFS_FS_MAGIC};
+    const int64_t type = efs_sys_filesystem(fd);
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        if (type == types[i])
+            return true;
+    return false;
+}
+
 bool efs_sys_has_change_time(int fd)
 {
     const uint32_t zfs = 0x2fc12fc1, bcachefs = 0xca451a4e;

@@ -50,6 +50,8 @@ int efs_sys_set_mtime(int fd, const struct timespec *mtime);
 int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes);
 /* Type of the file's file system: a magic number of linux/magic.h. */
 int64_t efs_sys_filesystem(int fd);
+/* Whether a file is on a network file system, or on one that a program serves by FUSE. */
+bool efs_sys_is_remote(int fd);
 /* Whether st_ctim of the file is known to change with its bytes. Not in a tmpfs, which ignores writes through mappings;
  * not where it is a time that an image or a program has made up (squashfs, FUSE, an overlay of one), so that files of
  * two images may share inode number and times, and their device number, too. */

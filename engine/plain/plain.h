@@ -41,6 +41,7 @@ struct efs_plain {
     efs_plain_changed_fn *changed; /* may be NULL; set before the first read */
     void *changed_arg;
     bool direct; /* all files that are not small can be read with O_DIRECT */
+    bool remote; /* efs_sys_is_remote() of one of them */
     /* While it is opened: the superblock, and the tables that begin at index_address. */
     struct efs_disk_superblock sb;
     uint8_t *index;

@@ -49,6 +49,7 @@ static errint_t open_file(struct efs_plain *plain, const struct efs_source_file 
     if (f->bytes >= DIRECT_MIN_BYTES) {
         f->direct_fd = open_direct(plain, f);
         plain->direct = plain->direct && f->direct_fd >= 0;
+        plain->remote = plain->remote || efs_sys_is_remote(f->fd);
     }
     return 0;
 }

@@ -86,7 +86,8 @@ static errint_t open_catalog(const char *path, bool parts, struct efs_catalog *c
                                      .read = efs_plain_read,
                                      .close = efs_plain_close,
                                      .st = plain->files[0].opened_stat,
-                                     .direct = plain->direct};
+                                     .direct = plain->direct,
+                                     .remote = plain->remote};
     source.st.st_mode = common_mode(plain);
     if (stat(path, &named) == 0) { /* identifies it, also a directory or another part of a split file */
         source.st.st_dev = named.st_dev;

@@ -276,9 +276,12 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         rc = served_tune(fs, err);
     if (rc < 0)
         return rc;
-    bool direct = fs->store->direct && !fs->options.no_direct;
+    const bool wanted = fs->options.store_direct == EFS_STORE_DIRECT_AUTO
+                            ? !fs->store->remote
+                            : fs->options.store_direct == EFS_STORE_DIRECT_ON;
+    bool direct = fs->store->direct = fs->store->direct && wanted;
     fs->stats.direct_io = direct;
-    if (fs->store->direct_refused)
+    if (fs->store->direct_refused && wanted)
         served_fell_back(fs, "O_DIRECT", fs->store->direct_refused);
     efs_plain_notify(fs->store->plain, served_changed, fs);
     struct efs_io_options io = {.arena = &fs->arena,

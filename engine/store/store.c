@@ -177,6 +177,7 @@ static errint_t open_files(struct efs_store *store, struct efs_error *err)
     if (store->fd >= 0)
         store->direct_fd = open_direct(store);
     store->direct = store->direct_fd >= 0;
+    store->remote = store->fd >= 0 && efs_sys_is_remote(store->fd);
     return store->fd < 0 ? store->fd : 0;
 }
 
@@ -239,6 +240,7 @@ errint_t efs_store_open_plain(const char *name, uint64_t bytes, const struct efs
     (*out)->plain_close = source->close;
     (*out)->opened_stat = source->st;
     (*out)->direct = source->direct;
+    (*out)->remote = source->remote;
     return 0;
 }
 

@@ -29,6 +29,7 @@ struct efs_store_plain {
     void (*close)(struct efs_plain *plain);
     struct stat st; /* for efs_store_info() */
     bool direct;    /* its large files can be read with O_DIRECT */
+    bool remote;    /* some file is on a file system of efs_sys_is_remote() */
 };
 
 struct efs_store {
@@ -40,7 +41,8 @@ struct efs_store {
     int fd;                  /* opened without O_DIRECT; -1: no file */
     errint_t direct_refused; /* error of reads with O_DIRECT if only open(2) accepts it; else 0 */
     int direct_fd;           /* the same file with O_DIRECT; -1 if the file system rejects it */
-    bool direct;             /* it can be read with O_DIRECT */
+    bool direct;             /* it can be read with O_DIRECT; of a store that is served: it is */
+    bool remote;             /* efs_sys_is_remote() */
     struct stat opened_stat; /* fstat(2) of fd at open */
     struct efs_disk_superblock sb;
     void *index; /* all tables, in the on-disk format */

@@ -31,6 +31,7 @@ struct option {
 static const struct option table[] = {
     {"workers", TAKE_COUNT, AT(workers), "N", "decoding threads (all cores)"},
     {"direct_io", TAKE_CHOICE, AT(direct_io), "auto|on|off", "bypass the page cache (auto: unless the files fit)"},
+    {"store_direct", TAKE_CHOICE, AT(store_direct), "auto|on|off", "read the store with O_DIRECT (auto: a local one)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), NULL, "serve experts like all other files"},
     {"prealloc", TAKE_FLAG, AT(prealloc), NULL, "allocate the pools before the mount is ready"},
     {"noexperts", TAKE_FLAG, AT(no_experts), NULL, "show the checkpoint's files without experts/"},
@@ -59,8 +60,8 @@ static const struct {
     {"delta", "thresholds of the pools are for moe-replay"},
     {"history", "`moe-replay counts STORE TRACE' writes the counts that a mount starts with"},
     {"lease", "an expert that finds no room is served without passthrough"},
-    {"nodirect", "a store that cannot be read with O_DIRECT is read without"},
-    {"odirect", "it is the default"},
+    {"nodirect", "store_direct=off"},
+    {"odirect", "store_direct=on"},
     {"page_cache", "limit the memory cgroup of the readers (memory.high)"},
     {"passthrough", "it is the default"},
     {"predictor", "the daemon predicts with mixed, moe-replay compares"},

@@ -20,6 +20,7 @@ struct efsd_options {
     uint64_t budget_bytes; /* 0: auto */
     uint64_t workers;      /* decode threads; 0: all cores */
     unsigned direct_io;    /* enum efsd_direct_io */
+    unsigned store_direct; /* enum efs_store_direct */
     bool no_passthrough;
     bool no_experts;          /* the mount has no experts/ */
     bool prealloc;            /* allocate the whole budget when mounting */

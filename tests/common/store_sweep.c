@@ -47,7 +47,7 @@ static float x[TOKENS * SWEEP_HIDDEN];
 static unsigned taken;      /* cases since the store was packed */
 static unsigned long tried; /* cases in all tests */
 static const struct efs_options serving = {
-    .budget_bytes = 64 << 20, .workers = 1, .full_pool = true, .no_state = true, .no_direct = true};
+    .budget_bytes = 64 << 20, .workers = 1, .full_pool = true, .no_state = true, .store_direct = EFS_STORE_DIRECT_OFF};
 
 static void on_alarm(int signal)
 {

@@ -9,6 +9,8 @@
  *   rename   rename(2) fails
  *   inodes   each stat(2) returns another inode number
  *   late     "direct" after the first SIGUSR1
+ *   read     reads fail between SIGUSR1 and SIGUSR2
+ *   wait     reads wait between SIGUSR1 and SIGUSR2
  *   sync     fsync(2) of a directory fails
  *   blocks   statfs(2) reports 0 of 0 blocks
  */
@@ -27,16 +29,16 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum quirk { FLUSH, DIRECT, LINK, RENAME, INODES, LATE, SYNC, BLOCKS, QUIRKS };
-static const char *const names[QUIRKS] = {"flush", "direct", "link", "rename", "inodes", "late", "sync", "blocks"};
+enum quirk { FLUSH, DIRECT, LINK, RENAME, INODES, LATE, SYNC, BLOCKS, READ, WAIT, QUIRKS };
+static const char *const names[QUIRKS] = {"flush", "direct", "link",   "rename", "inodes",
+                                          "late",  "sync",   "blocks", "read",   "wait"};
 static int quirks[QUIRKS]; /* the error; 0: no quirk */
 static int root;
 static volatile sig_atomic_t signalled;
 
 static void on_signal(int number)
 {
-    (void)number;
-    signalled = 1;
+    signalled = number == SIGUSR1;
 }
 
 static const char *below(const char *path)
@@ -93,7 +95,9 @@ static int refused(const struct fuse_file_info *fi)
 static int odd_read(const char *path, char *data, size_t bytes, off_t offset, struct fuse_file_info *fi)
 {
     (void)path;
-    int rc = refused(fi);
+    while (quirks[WAIT] && signalled)
+        usleep(1000);
+    int rc = quirks[READ] && signalled ? -quirks[READ] : refused(fi);
     ssize_t n = rc ? rc : pread((int)fi->fh, data, bytes, offset);
     return rc || n >= 0 ? (int)n : -errno;
 }
@@ -222,5 +226,6 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGUSR1, on_signal);
+    signal(SIGUSR2, on_signal);
     return fuse_main(4, arguments, &operations, NULL);
 }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store, its target or its source is on a filesystem with quirks (quirkfs.c): close() fails where there is no
-fsync(), O_DIRECT can be opened but not read, link() is refused, inode numbers change."""
+fsync(), O_DIRECT can be opened but not read, link() is refused, inode numbers change, reads fail or wait for a while."""
+import hashlib
+
 from e2e import *
 
 need_fuse()
@@ -121,7 +123,7 @@ quirkfs.end()
 for quirk, error in (("direct", errno.EINVAL), ("direct", errno.EOPNOTSUPP), ("late", errno.EINVAL)):
     print(f"-- {'from some time on, ' if quirk == 'late' else ''}reads with O_DIRECT fail with {errno.errorcode[error]}")
     quirkfs = Quirkfs(f"{quirk}={error}", files=(store,))
-    mount = Mount(quirkfs / "model.efs", "budget=128M,nopassthrough")
+    mount = Mount(quirkfs / "model.efs", "budget=128M,nopassthrough,store_direct=on")
     if quirk == "late":
         check("the store is read with O_DIRECT", mount.stat()["direct_io"] == "1")
         quirkfs.process.send_signal(signal.SIGUSR1)
@@ -146,6 +148,62 @@ for quirk, error in (("direct", errno.EINVAL), ("direct", errno.EOPNOTSUPP), ("l
               result.stderr)
         os.remove(scratch("from.efs"))
     quirkfs.end()
+
+print("-- store_direct")
+quirkfs = Quirkfs("direct=22", files=(store, model))
+for path in (quirkfs / "model.efs", quirkfs / "model"):
+    for option, direct in (("auto", "0"), ("off", "0")):
+        mount = Mount(path, f"budget=128M,nopassthrough,store_direct={option}")
+        check(f"{os.path.basename(path)}, {option}: through the page cache of the network's file system",
+              mount.stat()["direct_io"] == direct and not wrong(mount.path), mount.stat()["direct_io"])
+        check("which no message mentions", "O_DIRECT" not in mount.log_text(), mount.log_text())
+        mount.unmount()
+quirkfs.end()
+local = Mount(store, "budget=128M")
+remembered = local.stat()["direct_io"]
+local.unmount()
+local = Mount(store, "budget=128M,store_direct=off")
+check("a local store is read with O_DIRECT, with off it is not", (remembered, local.stat()["direct_io"]) == ("1", "0") and
+      local.config()["store_direct"] == "no", (remembered, local.stat()["direct_io"]))
+local.unmount()
+
+for error in (errno.EIO, errno.ESTALE):
+    print(f"-- the file system of the store fails with {errno.errorcode[error]}, and then no more")
+    quirkfs = Quirkfs(f"read={error}", files=(store,))
+    mount = Mount(quirkfs / "model.efs", "budget=128M,nopassthrough,warm=off,direct_io=on,nostate")
+    name = next(name for name, data in source.items() if name.endswith(".safetensors"))
+    quirkfs.process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: quirkfs.signalled())
+    run("sh", "-c", "echo 3 >/proc/sys/vm/drop_caches")
+    try:
+        with open(f"{mount.path}/{name}", "rb") as file:
+            check("what is read is right", file.read() == source[name])
+        failed = None
+    except OSError as reason:
+        failed = reason.errno
+    check("the reader gets EIO", failed == errno.EIO, failed)
+    check("the log names store and reason", wait_until(lambda: os.strerror(error) in mount.log_text(), 10), mount.log_text())
+    quirkfs.process.send_signal(signal.SIGUSR2)
+    wait_until(lambda: quirkfs.signalled())
+    check("later reads are right", wrong(mount.path) == [])
+    mount.unmount()
+    quirkfs.end()
+
+print("-- the file system of the store answers late")
+quirkfs = Quirkfs("wait", files=(store,))
+mount = Mount(quirkfs / "model.efs", "budget=128M,nopassthrough,warm=off,nostate")
+quirkfs.process.send_signal(signal.SIGUSR1)
+wait_until(lambda: quirkfs.signalled())
+run("sh", "-c", "echo 3 >/proc/sys/vm/drop_caches")
+reader = subprocess.Popen(["md5sum", *(f"{mount.path}/{name}" for name in source)], stdout=subprocess.PIPE)
+wait_until(lambda: int(mount.stat()["inflight"]) > 0 or reader.poll() is not None)
+check("a reader waits, and the mount answers others", reader.poll() is None and os.path.exists(mount.path))
+quirkfs.process.send_signal(signal.SIGUSR2)
+sums = reader.communicate()[0].decode()
+check("then it has all bytes", reader.returncode == 0 and [line.split()[0] for line in sums.splitlines()] ==
+      [hashlib.md5(data).hexdigest() for data in source.values()], sums)
+mount.unmount()
+quirkfs.end()
 
 print("-- each stat() gives another inode number")
 quirkfs = Quirkfs("inodes", files=(model, store))

@@ -152,7 +152,10 @@ static void check_open(const char *name, unsigned files, unsigned experts)
     open_at(name);
     for (unsigned i = 0; i < 2; i++) {
         struct efs *fs = fixture_open(
-            &model, (struct efs_options){.no_state = true, .no_direct = kinds[i], .log = log_line, .workers = 2});
+            &model, (struct efs_options){.no_state = true,
+                                         .store_direct = kinds[i] ? EFS_STORE_DIRECT_OFF : EFS_STORE_DIRECT_AUTO,
+                                         .log = log_line,
+                                         .workers = 2});
         assert_int_equal(fixture_check_files(&model, fs), files);
         check_random_reads(fs);
         check_experts(fs, experts);

@@ -546,7 +546,7 @@ static bool session_open(struct session *s)
                                         .full_pool = !once_in(s, 4),
                                         .lease_wait = once_in(s, 2),
                                         .prealloc = once_in(s, 8),
-                                        .no_direct = once_in(s, 3),
+                                        .store_direct = once_in(s, 3) ? EFS_STORE_DIRECT_OFF : EFS_STORE_DIRECT_AUTO,
                                         .policy = ONE_OF(efs_policy_name(below(s, EFS_POLICY_KINDS))),
                                         .pools = ONE_OF("C", "FCSE", "SE"),
                                         .plan = ONE_OF("F=50:C=50", "C=100", "S=30:E=30"),

@@ -31,7 +31,7 @@ static void make_daemon(void)
     const struct efs_options options = {.budget_bytes = 64 << 20,
                                         .workers = 1,
                                         .no_state = true,
-                                        .no_direct = true,
+                                        .store_direct = EFS_STORE_DIRECT_OFF,
                                         .full_pool = true,
                                         .exports = true};
     struct efs_pack_report report;
