@@ -72,6 +72,11 @@ there, told = header_prototypes("".join(open(header).read() for header in HEADER
 check(f"the page has the headers' {len(there)} prototypes", there and there == told,
       f"only on the page: {sorted(told - there)}; missing there: {sorted(there - told)}")
 
+returning = re.search(r"^\.Sh RETURN VALUES\n(.*?)^\.Sh ", page, re.M | re.S).group(1)
+described = set(re.findall(r"Fn (efs_\w+)", "".join(line for line in returning.splitlines(True) if line.startswith(".It "))))
+returns = names(one for one in there if not one.startswith("void ")) | {"efs_read"}  # efs_read() reports to its callback
+check("its section RETURN VALUES has each call that returns something", described == returns, described ^ returns)
+
 if not shutil.which("make") or not shutil.which("pkg-config") or not shutil.which("cc"):
     skip("make, pkg-config and cc are needed for the rest")
 installed = run("make", "--no-print-directory", "-C", ROOT, "-o", "all", f"BUILD={os.path.relpath(BUILD, ROOT)}",
