@@ -6,7 +6,6 @@
 #ifndef EXPERTFS_PRIVATE_H
 #define EXPERTFS_PRIVATE_H
 
-#include "expertfs-pack.h"
 #include "expertfs-protocol.h"
 #include "expertfs.h"
 
@@ -231,69 +230,6 @@ int efs_same_known(uint64_t content_hash, const struct stat *st, const struct ef
 void efs_same_remember(uint64_t content_hash, const struct stat *st, const struct timespec *seen,
                        const struct efs_same_range *range, bool same);
 
-/* ---- packing ----------------------------------------------------------------------------------------------------- */
-
-/*
- * Pack src into out in place of src, for a disk that cannot hold both. Each step codes some bytes, syncs them, reads
- * them back from disk and compares them, records the step in a journal, and frees the bytes in the source files by
- * punching holes. The folder OUT.reclaim has the intermediate files. At any time source and folder together have all
- * bytes, also after a crash of the process or the machine. At the end out gets its name, and source and folder are
- * removed. The store has the same bytes as one of efs_pack().
- *
- * Refused before anything changes: links in the source (-ELOOP, -EMLINK), files that another process has open (-EBUSY,
- * where the system reports it), a source on another filesystem than out (-EXDEV), a filesystem that cannot punch holes
- * (-EOPNOTSUPP), too little space (-ENOSPC), an existing out or OUT.reclaim (-EEXIST, also with options->force). No
- * other process may write to the source; -ESTALE if a change is detected. After an error or cancellation (-ECANCELED)
- * before the first bytes are freed no files are left; after it OUT.reclaim stays, see efs_reclaim_unfinished(). Blocks;
- * takes at most 512 MiB.
- */
-errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
-                     struct efs_pack_report *report, struct efs_error *err);
-struct efs_reclaim_need {
-    uint64_t source_bytes, files;
-    uint64_t free_bytes; /* on the disk now */
-    uint64_t need_bytes; /* maximum in use in addition to the source, if coding saves nothing */
-};
-/* The checks of efs_reclaim() before it starts; changes nothing. need is valid when 0 is returned. */
-errint_t efs_reclaim_check_start(const char *src, const char *out, const struct efs_pack_options *options,
-                                 struct efs_reclaim_need *need, struct efs_error *err);
-/*
- * Continue an interrupted efs_reclaim(). src: the present path of the source; NULL: its former one. Of options only
- * threads and progress are used; codec and shard size are those of the first run. -ENOENT, -ENODATA: nothing to
- * continue; -ESTALE: a source file was changed; -EWOULDBLOCK: another process works on it.
- */
-errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
-                            struct efs_pack_report *report, struct efs_error *err);
-/* Undo: write the freed bytes into the source files again, from the last step to the first, and remove OUT.reclaim.
- * Needs the disk space that was freed. After an interruption call it or efs_reclaim_resume(). Errors as above. */
-errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,
-                          struct efs_error *err);
-/* Whether out has an OUT.reclaim. */
-bool efs_reclaim_unfinished(const char *out);
-
-/* The checks of efs_pack() with options->weights that do not read weights: fails if weights or parts of them are
- * missing, or present twice; of one part of a split model, with the parts next to it. -ENODATA, -EUCLEAN, -ENOENT,
- * ... */
-errint_t efs_pack_check(const char *src, struct efs_error *err);
-/* Whether src, a directory or a file, has the names, sizes and bytes of all files that were packed into the store.
- * Reads src up to the first difference; blocks. progress may be NULL. 0; -ESTALE: it has not, and err names the file;
- * -EINVAL: the store is not packed; -ECANCELED; -errno. */
-errint_t efs_pack_compare(const char *src, const struct efs_store *store, efs_progress_fn *progress, void *progress_arg,
-                          struct efs_error *err);
-/* If no experts were found, a warning with the names of the largest tensors and a hint; else "". done: "packed" or
- * "served". Any thread; writes only text, at most room bytes. */
-struct efs_catalog;
-void efs_pack_warn_dense(const struct efs_catalog *catalog, const char *done, char *text, size_t room);
-/* Packing is worth its time if it saves this part of the bytes; otherwise the files are served in place. */
-#define EFS_PACK_WORTH 0.03
-/* Ratio of coded to plain bytes that was measured on trained weights of this type; 1 if they are stored as they are. */
-double efs_pack_ratio(enum efs_dtype dtype);
-/* By these ratios, the part of the bytes of src that packing would save; reads headers only. -ENOENT: it has no
- * experts. */
-errint_t efs_pack_estimate(const char *src, double *saved, struct efs_error *err);
-/* Whether OUT.reclaim of an interrupted efs_reclaim() has bytes that were freed in src. */
-bool efs_reclaim_is_of(const char *out, const char *src);
-
 /* Parse JSON as Python's json module does, for config.json and index files: with a byte order mark, NaN (null here),
  * Infinity (1e308) and integers of any size (real where 64 bits do not hold them); the last of two members of a name
  * counts. The caller owns the result; NULL: err has "line N: reason". */
@@ -462,85 +398,5 @@ void efs_chunk_watch(struct efs *fs, struct efs_chunk_watch *watch);
 void efs_chunk_unwatch(struct efs *fs, struct efs_chunk_watch *watch);
 /* The segment that contains a held chunk. false: no segment does. */
 bool efs_chunk_segment(struct efs *fs, const void *chunk, void **base, size_t *bytes);
-
-/* ---- routing traces (expertfs-route(5)) ------------------------------------------------------------------------ */
-
-/* The kind of a trace record. */
-enum efs_route_kind {
-    EFS_ROUTE_UNKNOWN,
-    EFS_ROUTE_PROMPT,  /* a token of a prompt */
-    EFS_ROUTE_DECODE,  /* a generated token */
-    EFS_ROUTE_SEVERAL, /* several tokens at once, of a prompt or a batch: the experts of all of them */
-    EFS_ROUTE_KINDS
-};
-
-/* ---- the profile --------------------------------------------------------------------------------------------- */
-
-/*
- * Times and rates of this machine for reading and decoding this store: u, rho and c of ZipMoE 3.3 and further inputs of
- * the planner and the simulator. Sizes are averages over the experts; read and kept sizes include the padding to 4 KiB.
- * Only tensors of at least 1/25 of their expert count as tensors.
- */
-#define EFS_PROFILE_NUMBERS(X)                                                                                         \
-    X(layers, "layers that have experts, those of all stacks")                                                         \
-    X(experts, "experts of the widest layer")                                                                          \
-    X(tensors, "tensors of an expert")                                                                                 \
-    X(shards, "K: shards of a tensor")                                                                                 \
-    X(workers, "L: decode threads")                                                                                    \
-    X(full_bytes, "an expert in full (F)")                                                                             \
-    X(coded_bytes, "both its chunks (C)")                                                                              \
-    X(sm_bytes, "its SM-chunks (S)")                                                                                   \
-    X(e_bytes, "its E-chunks (E)")                                                                                     \
-    X(rho, "coded size of E over its size")                                                                            \
-    X(disk_bytes_per_second, "reads of experts, many in flight")                                                       \
-    X(read_latency_ns, "a read of 4 KiB by itself")                                                                    \
-    X(sm_read_ns, "u: read the SM-chunks of a tensor")                                                                 \
-    X(e_read_ns, "v: read an E-chunk")                                                                                 \
-    X(decode_ns, "c: decode a shard and merge it, all workers at work")                                                \
-    X(decode_bytes_per_second, "the same in raw bytes, one worker")                                                    \
-    X(disk_spread, "range of the disk's rate over its median: all rounds but the two extremes")                        \
-    X(decode_spread, "the same of decoding")
-
-struct efs_profile {
-    uint64_t content_hash; /* of the store that was measured */
-    int64_t measured_at;   /* seconds since 1970 */
-#define EFS_PROFILE_FIELD(name, help) double name;
-    EFS_PROFILE_NUMBERS(EFS_PROFILE_FIELD)
-#undef EFS_PROFILE_FIELD
-    uint64_t device;   /* st_dev of the store; 0: not known. Copies on two file systems have one content_hash. */
-    bool direct_io;    /* reads bypassed the page cache */
-    char cpu_path[16]; /* efs_cpu_path() when it was measured */
-};
-
-/*
- * Measure for about the given seconds (0.1 to 60): reads through an I/O thread as the engine's, decodes on workers
- * threads in parallel (0: all cores), both in rounds, of which the medians count. Blocks; takes some 100 MiB of memory.
- * -ENOENT: the store has no experts; -EIO, -EUCLEAN (damage), -ENOMEM.
- */
-errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double seconds, struct efs_profile *profile,
-                             struct efs_error *err);
-
-/* Whether the rounds agree, so that the profile may replace a saved one: another load on the machine makes them
- * differ. */
-#define EFS_PROFILE_SPREAD_MAX 0.25
-bool efs_profile_is_steady(const struct efs_profile *profile);
-
-/* The path of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
- * or ~/.local/state/expertfs. -ENOENT: no home, -ENAMETOOLONG. */
-errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);
-/* Save a profile at that path, atomically; creates missing directories. */
-errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *err);
-/* Load a profile. -ENOENT: no such file; -ESTALE: of another version, a number is missing; -EUCLEAN: not a profile, or
- * a number out of range. */
-errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct efs_error *err);
-/* The profile as JSON; the caller frees it. NULL: no memory. */
-char *efs_profile_json(const struct efs_profile *profile);
-
-/* ---- the counts (expertfs-counts(5)) --------------------------------------------------------------------------- */
-
-/* Save the history of a store as the counts for its next mount, in the directory of its profile; creates missing
- * directories. Blocks (fsync). After an error, which err reports with the path, the previous file remains. */
-struct efs_history;
-errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *history, struct efs_error *err);
 
 #endif

@@ -296,7 +296,7 @@ static void daemon_end(struct efsd *daemon)
     efsd_tree_free(&daemon->tree);
     efsd_log_report_suppressed();
     pthread_mutex_destroy(&daemon->tuning.lock);
-    pthread_mutex_destroy(&daemon->recent.lock);
+    efsd_recent_end(daemon);
     if (daemon->stop_fd >= 0)
         close(daemon->stop_fd);
     if (daemon->ended_fd >= 0)
@@ -313,11 +313,11 @@ errint_t efsd_serve(const struct efsd_options *options, int status_fd, struct ef
     efsd_drop_pages_init(&daemon->drop_pages);
     daemon->stop_fd = daemon->ended_fd = -1;
     pthread_mutex_init(&daemon->tuning.lock, NULL);
-    pthread_mutex_init(&daemon->recent.lock, NULL);
 
     signal(SIGPIPE, SIG_IGN);
     efsd_session_limit_files();
-    errint_t rc = efsd_privileges_drop(err);
+    errint_t rc = efsd_recent_init(daemon);
+    rc = rc ? efs_fail(err, rc, "no memory") : efsd_privileges_drop(err);
     if (!rc && (rc = efsd_log_queue_start()))
         efs_fail(err, rc, "cannot start the thread that writes the log: %s", strerror(-rc));
     if (!rc)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats.h - the statistics of expertfs.h as atomics. Counters only increase; gauges are computed when they are read.
+ * stats.h - the statistics of expertfs-stats.h as atomics. Counters only increase; gauges are computed when they are
+ * read.
  */
 #ifndef EFS_STATS_H
 #define EFS_STATS_H
 
-#include "expertfs.h"
+#include "expertfs-stats.h"
 
 #include <stdatomic.h>
 

@@ -3,6 +3,7 @@
 #include "expertfs-compute.h"
 #include "expertfs-gpu.h"
 #include "expertfs-pack.h"
+#include "expertfs-stats.h"
 
 #include <string.h>
 

@@ -5,6 +5,7 @@
  * efs_budget_wait().
  */
 #include "budget.h"
+#include "stats.h"
 
 #include "container.h"
 #include "cache.h"
@@ -50,7 +51,7 @@ static uint64_t segments_needed(const struct efs *fs)
 static errint_t budget_check_memory(struct efs *fs, uint64_t bytes)
 {
     errint_t rc = efs_grow_check_memory(fs, bytes);
-    efs_count(&fs->stats, memory_short, rc == -ENOMEM);
+    efs_count(fs->stats, memory_short, rc == -ENOMEM);
     return rc;
 }
 

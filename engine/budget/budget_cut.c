@@ -16,6 +16,7 @@
  * free memory do not resize the pools.
  */
 #include "budget.h"
+#include "stats.h"
 
 #include "cache.h"
 
@@ -102,7 +103,7 @@ static void effective_set(struct efs *fs, uint64_t bytes)
     efs_budget_set(fs, fs->options.budget_bytes);
     if (fs->account.budget_bytes == before)
         return;
-    efs_count(&fs->stats, memory_short, fs->account.budget_bytes < before);
+    efs_count(fs->stats, memory_short, fs->account.budget_bytes < before);
     efs_budget_cut(fs);
     efs_retry(fs, EFS_RETRY_EXTENTS);
     efs_retry(fs, EFS_RETRY_PLAN);

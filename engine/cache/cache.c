@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache.c - see cache.h: requests, and the moves that they lead to. */
 #include "cache.h"
+#include "stats.h"
 
 #include "record.h"
 #include "sys.h"
@@ -129,7 +130,7 @@ static void cache_apply(struct efs *fs, const struct efs_move *moves, size_t cou
     const struct efs_cache *r = fs->cache;
     for (size_t i = 0; i < count; i++) {
         cache_apply_target(fs, r->layer_first[moves[i].layer] + moves[i].expert, (enum efs_pool)moves[i].to);
-        efs_count(&fs->stats, demotions, moves[i].to != EFS_POOL_M);
+        efs_count(fs->stats, demotions, moves[i].to != EFS_POOL_M);
     }
 }
 
@@ -152,12 +153,12 @@ static void cache_count_hit(struct efs *fs, uint32_t expert)
     r->hits[pool]++;
     r->partial[pool] += state == 'S' || state == 'E' || state == 'P';
     r->saved_bytes[pool] += pool == EFS_POOL_M ? 0 : pool == EFS_POOL_F ? bytes[EFS_POOL_C] : bytes[pool];
-    efs_count(&fs->stats, requests_f, state == 'F');
-    efs_count(&fs->stats, requests_c, state == 'C');
-    efs_count(&fs->stats, requests_s, state == 'S');
-    efs_count(&fs->stats, requests_e, state == 'E');
-    efs_count(&fs->stats, requests_p, state == 'P');
-    efs_count(&fs->stats, requests_m, state == 'M');
+    efs_count(fs->stats, requests_f, state == 'F');
+    efs_count(fs->stats, requests_c, state == 'C');
+    efs_count(fs->stats, requests_s, state == 'S');
+    efs_count(fs->stats, requests_e, state == 'E');
+    efs_count(fs->stats, requests_p, state == 'P');
+    efs_count(fs->stats, requests_m, state == 'M');
 }
 
 /* Corrects the state of an expert that is in F but not full, because it was requested coded or had no room: to C if all
@@ -188,7 +189,7 @@ void efs_cache_place(struct efs *fs, const struct efs_uses *uses)
     if (!r->policy || efs_policy_request(r->policy, uses->layer, uses->ids, uses->count, r->placements) < 0)
         return;
     efs_policy_admit(r->policy, uses->layer, r->placements, uses->count, &moves, &move_count);
-    efs_count(&fs->stats, policy_ns, efs_now_ns() - begin);
+    efs_count(fs->stats, policy_ns, efs_now_ns() - begin);
     if (++r->requests % LEASE_PEAK_PERIOD == 0) { /* leased_peak_bytes covers the last two periods */
         if (r->leased_recent_bytes < r->leased_peak_bytes)
             efs_retry(fs, EFS_RETRY_PLAN);

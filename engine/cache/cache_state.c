@@ -5,6 +5,7 @@
  */
 #include "cache.h"
 #include "expertfs-private.h"
+#include "stats.h"
 
 #include <errno.h>
 #include <string.h>
@@ -150,7 +151,7 @@ bool efs_full_evict_oldest(struct efs *fs, bool kept)
         if (fs->full->at[e].leases || fs->full->at[e].readers)
             continue;
         efs_full_evict(fs, e);
-        efs_count(&fs->stats, evictions_f, 1);
+        efs_count(fs->stats, evictions_f, 1);
         efs_cache_lost_full(fs, e);
         return true;
     }

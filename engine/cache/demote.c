@@ -9,6 +9,7 @@
 #include "cache.h"
 #include "container.h"
 #include "extent_internal.h"
+#include "stats.h"
 
 #include "codec_table.h"
 #include "hash.h"
@@ -198,7 +199,7 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
     if (!have)
         return !retry;
     bool good = demotion_make_extent(d, extent, components, raw);
-    efs_count(&fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents->at[extent], components) : 0);
+    efs_count(fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents->at[extent], components) : 0);
     efs_lock(fs);
     efs_extent_loaded(fs, extent, components, good ? 0 : -EAGAIN);
     efs_unlock(fs);

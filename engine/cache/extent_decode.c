@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* extent_decode.c - decodes an extent's chunks to raw bytes; each chunk is checked before its first use. */
 #include "extent_internal.h"
+#include "stats.h"
 
 #include "kernels.h"
 
@@ -38,7 +39,7 @@ static void shard_damaged(struct efs *fs, struct efs_extent *x, uint32_t object,
     char place_text[1500];
     efs_store_name_chunk(fs->store, object, shard, sm, place_text, sizeof(place_text));
     efs_log(fs, EFS_LOG_ERROR, "%s: %s", place_text, how);
-    efs_count(&fs->stats, chunks_damaged, 1);
+    efs_count(fs->stats, chunks_damaged, 1);
     if (!x)
         return;
     efs_lock(fs);
@@ -138,8 +139,8 @@ static errint_t piece_decode(struct efs *fs, struct efs_extent *x, const struct 
 
 static errint_t count_decoded(struct efs *fs, uint64_t start_ns, size_t bytes, errint_t rc)
 {
-    efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
-    efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);
+    efs_count(fs->stats, decode_ns, efs_now_ns() - start_ns);
+    efs_count(fs->stats, decoded_bytes, rc == 0 ? bytes : 0);
     return rc;
 }
 

@@ -9,6 +9,7 @@
  * for the whole store: it is then read from disk once.
  */
 #include "extent_internal.h"
+#include "stats.h"
 
 #include "cache.h"
 #include "fragment.h"
@@ -47,7 +48,7 @@ static void extent_evict(struct efs *fs, uint32_t extent, unsigned components)
         efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
     }
     efs_extent_enlist(fs, extent);
-    efs_count(&fs->stats, kept_lost, kept);
+    efs_count(fs->stats, kept_lost, kept);
     if (kept)
         efs_cache_lost(fs, fs->store->objects[x->object].group);
 }
@@ -79,8 +80,8 @@ static enum efs_evicted evict_rank(struct efs *fs, enum efs_victim rank)
         const struct efs_extent *x = &fs->extents->at[i];
         if (x->refs == 0 && extent_has_rank(fs, i, rank)) {
             extent_evict(fs, i, x->list == EFS_LIST_PROTECTED ? x->resident : efs_extent_evictable(x));
-            efs_count(&fs->stats, evictions_c, 1);
-            efs_count(&fs->stats, evictions_first, rank == EFS_VICTIM_FIRST);
+            efs_count(fs->stats, evictions_c, 1);
+            efs_count(fs->stats, evictions_first, rank == EFS_VICTIM_FIRST);
             return EFS_EVICTED_ONE;
         }
         result = EFS_EVICTED_IN_USE;

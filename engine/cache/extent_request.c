@@ -7,6 +7,7 @@
  * Coded experts, whose chunks are referenced until a client drops them, are reserved as a whole.
  */
 #include "extent_internal.h"
+#include "stats.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -150,7 +151,7 @@ static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes
         return false;
     x->ahead_bytes = (uint32_t)bytes;
     fs->extents->ahead_bytes += bytes;
-    efs_count(&fs->stats, readahead_extents, 1);
+    efs_count(fs->stats, readahead_extents, 1);
     return true;
 }
 
@@ -200,7 +201,7 @@ uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn 
         efs_extent_set_kind(fs, x, EFS_LIST_PREFETCHED);
         started++;
     }
-    efs_count(&fs->stats, guessed_extents, started);
+    efs_count(fs->stats, guessed_extents, started);
     return started;
 }
 

@@ -11,6 +11,7 @@
 #include "full.h"
 
 #include "sys.h"
+#include "expertfs-stats.h"
 
 #include <assert.h>
 #include <errno.h>

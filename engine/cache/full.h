@@ -93,6 +93,7 @@ struct efs_request_item *efs_full_add_waiter(struct efs *fs, uint32_t expert, st
                                              bool fresh);
 /* The expert is READY in this memory file, or NONE (NULL). Returns the waiters, newest first. */
 struct efs_request_item *efs_full_filled(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh);
+struct efs_stats;
 void efs_full_stats(const struct efs *fs, struct efs_stats *stats);
 /* Sets whether the cache state keeps the expert full. */
 void efs_full_protect(struct efs *fs, uint32_t expert, bool protected);

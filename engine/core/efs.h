@@ -23,12 +23,13 @@
 #include "layout.h"
 #include "owner.h"
 #include "queue.h"
-#include "stats.h"
 #include "store.h"
 #include "view.h"
 #include "workers.h"
 
 #include <pthread.h>
+
+struct efs_stats_counters; /* stats.h */
 
 struct efs {
     struct efs_owner owner;
@@ -36,7 +37,7 @@ struct efs {
     struct efs_options options;
     size_t shard_bytes_max; /* bytes of the pages that the chunks of the largest shard touch */
     struct efs_view view;
-    struct efs_stats_counters stats;
+    struct efs_stats_counters *stats;
     struct efs_workers *workers;
     struct efs_io_queue *io;
     struct efs_estimator *estimator; /* current rates of reads and decodes */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* item.c - see fetch.h: what an item holds, and its life from the end of its load until it is dropped. */
 #include "fetch.h"
+#include "stats.h"
 
 #include "container.h"
 #include "sys.h"
@@ -148,8 +149,8 @@ static void item_answer(struct efs_request_item *item)
 {
     struct efs *fs = item->request->fs;
     errint_t error = item->load_error;
-    efs_count(&fs->stats, lease_errors, item->form == EFS_FORM_FULL && error < 0);
-    efs_count(&fs->stats, coded_errors, item->form == EFS_FORM_CODED && error < 0);
+    efs_count(fs->stats, lease_errors, item->form == EFS_FORM_FULL && error < 0);
+    efs_count(fs->stats, coded_errors, item->form == EFS_FORM_CODED && error < 0);
     if (item->request->arrived && !item->preload)
         item_export(item, error);
     else
@@ -185,7 +186,7 @@ static void fill_answer(struct efs *fs, uint32_t expert, struct efs_request_item
             efs_lease_get(fs, expert);
         }
         if (error == 0 && next) /* all except one joined the fill */
-            efs_count(&fs->stats, leases_shared, 1);
+            efs_count(fs->stats, leases_shared, 1);
         efs_item_defer_answer(fs, item, error);
     }
 }
@@ -209,8 +210,8 @@ static void item_filled(struct efs_request_item *item)
         efs_full_put_memfile(fs, memfile);
     fill_answer(fs, item->expert, waiters, error);
     efs_retry(fs, EFS_RETRY_ADMIT); /* after an error, or without waiters, memory is available */
-    efs_count(&fs->stats, leases_m, error == 0 && from_disk);
-    efs_count(&fs->stats, leases_c, error == 0 && !from_disk);
+    efs_count(fs->stats, leases_m, error == 0 && from_disk);
+    efs_count(fs->stats, leases_c, error == 0 && !from_disk);
     efs_unlock(fs);
 }
 
@@ -218,8 +219,8 @@ static void item_coded_loaded(struct efs_request_item *item)
 {
     struct efs *fs = item->request->fs;
     errint_t error = item->load_error;
-    efs_count(&fs->stats, coded_m, error == 0 && item->from_disk);
-    efs_count(&fs->stats, coded_c, error == 0 && !item->from_disk);
+    efs_count(fs->stats, coded_m, error == 0 && item->from_disk);
+    efs_count(fs->stats, coded_c, error == 0 && !item->from_disk);
     if (error < 0)
         item_release(item);
     item_answer(item);

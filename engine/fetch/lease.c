@@ -6,6 +6,7 @@
  * 3.3).
  */
 #include "fetch.h"
+#include "stats.h"
 
 #include "cache.h"
 #include "container.h"
@@ -26,8 +27,8 @@ struct efs_open {
 /* Counts an open whose lease could not be requested. */
 static void open_count_failed(struct efs *fs)
 {
-    efs_count(&fs->stats, leases, 1);
-    efs_count(&fs->stats, lease_errors, 1);
+    efs_count(fs->stats, leases, 1);
+    efs_count(fs->stats, lease_errors, 1);
 }
 
 static void open_end(struct efs_open *w, errint_t error)
@@ -114,8 +115,8 @@ static bool open_lease_ready(struct efs *fs, uint32_t expert)
     const struct efs_full *f = efs_full_of(fs, expert);
     if (f->state != EFS_FULL_READY || efs_full_is_unusable(f, EFS_MEMFILE_EXPORTED))
         return false;
-    efs_count(&fs->stats, leases, 1);
-    efs_count(&fs->stats, leases_f, 1);
+    efs_count(fs->stats, leases, 1);
+    efs_count(fs->stats, leases_f, 1);
     fs->leases->last_use = EFS_MEMFILE_EXPORTED;
     efs_use_experts(fs, &(struct efs_need){.expert = expert, .tokens = 1}, 1, EFS_USE_OPENED);
     efs_lease_get(fs, expert);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* load.c - see fetch.h: prepares the memory of the items of requests, reads and decodes them. */
 #include "fetch.h"
+#include "stats.h"
 
 #include "cache.h"
 #include "container.h"
@@ -175,7 +176,7 @@ static void part_ready(struct efs_part *p)
 {
     struct efs *fs = p->item->request->fs;
     if (part_is_uncached(p) && p->item->load_error == 0) {
-        efs_count(&fs->stats, reads_past, 1);
+        efs_count(fs->stats, reads_past, 1);
         p->span.dst = p->item->memfile->data + p->file_offset;
         efs_uncached_read(fs, &p->span);
     } else if (part_has_work(p)) {

@@ -6,6 +6,7 @@
  * cannot deadlock.
  */
 #include "fetch.h"
+#include "stats.h"
 
 #include "container.h"
 #include "sys.h"
@@ -61,9 +62,9 @@ static void read_end(struct read *r)
     struct efs *fs = r->fs;
     errint_t error = r->error;
     if (error < 0)
-        efs_count(&fs->stats, read_errors, 1);
+        efs_count(fs->stats, read_errors, 1);
     else
-        efs_count(&fs->stats, read_bytes, r->bytes);
+        efs_count(fs->stats, read_bytes, r->bytes);
     r->done(r->arg, error, error < 0 ? 0 : r->bytes);
     free(r);
     efs_in_flight_end(fs);
@@ -90,7 +91,7 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct efs *fs = p->read->fs;
     errint_t rc = p->waiter.error;
     if (rc == -ENOMEM) {
-        efs_count(&fs->stats, reads_past, 1);
+        efs_count(fs->stats, reads_past, 1);
         efs_uncached_read(fs, &p->span);
         return;
     }
@@ -200,7 +201,7 @@ static errint_t read_prepare(struct read *r, uint32_t file, uint64_t offset, uin
         if (span.extent != EFS_NONE) {
             rc = read_add_part(r, &span, n, left, dst + at, parts);
         } else {
-            efs_count(&fs->stats, reads_generated, 1);
+            efs_count(fs->stats, reads_generated, 1);
             rc = read_header(fs, span.at.expert, span.bytes, n, dst + at);
         }
         at += n;
@@ -295,8 +296,8 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
     bool lost = efs_extent(fs, p->span.extent)->elsewhere && p->read->bytes <= EFS_SMALL_BYTES;
     if ((lost || part_is_partial(p, step)) &&
         efs_extent_may_read_shard(fs, p->span.extent, p->span.begin, p->span.bytes)) {
-        efs_count(&fs->stats, reads_m, 1);
-        efs_count(&fs->stats, reads_edge, 1);
+        efs_count(fs->stats, reads_m, 1);
+        efs_count(fs->stats, reads_edge, 1);
         EFS_QUEUE_PUSH(&served->direct, p);
         return false;
     }
@@ -305,10 +306,10 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
         return false;
     }
     if (efs_extent_request(fs, p->span.extent, step->pace, &p->waiter)) {
-        efs_count(&fs->stats, reads_c, 1);
+        efs_count(fs->stats, reads_c, 1);
         return true;
     }
-    efs_count(&fs->stats, reads_m, 1);
+    efs_count(fs->stats, reads_m, 1);
     /* loads the expert's other extents, too, except for sequential readers, which have read-ahead */
     if (group < fs->store->expert_count && step->pace == EFS_PACE_RANDOM &&
         efs_expert_coded_bytes(fs, group) <= fs->account.budget_bytes / WHOLE_EXPERT_SHARE)
@@ -327,7 +328,7 @@ static void read_request(struct efs *fs, struct parts *parts, const struct efs_s
             if (p->group < fs->store->expert_count && step->pace != EFS_PACE_SCAN && !p->read->stays)
                 efs_use_bytes(fs, p->group, p->range_bytes);
             data = range_pin(fs, p);
-            efs_count(&fs->stats, reads_f, data != NULL);
+            efs_count(fs->stats, reads_f, data != NULL);
             p->pinned = data != NULL;
         }
         struct read *r = p->read;
@@ -378,11 +379,11 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         done(arg, -ECHILD, 0);
         return;
     }
-    efs_count(&fs->stats, reads, 1);
+    efs_count(fs->stats, reads, 1);
     uint64_t size = file < fs->view.file_count ? efs_view_bytes(&fs->view, file) : 0;
     if (file >= fs->view.file_count || offset >= size || len == 0) {
         if (file >= fs->view.file_count)
-            efs_count(&fs->stats, read_errors, 1);
+            efs_count(fs->stats, read_errors, 1);
         done(arg, file >= fs->view.file_count ? -EBADF : 0, 0);
         return;
     }
@@ -390,7 +391,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         len = (size_t)(size - offset);
     struct read *r = efs_sys_calloc(1, sizeof(*r));
     if (!r) {
-        efs_count(&fs->stats, read_errors, 1);
+        efs_count(fs->stats, read_errors, 1);
         done(arg, -ENOMEM, 0);
         return;
     }

@@ -6,6 +6,7 @@
  */
 #include "fetch.h"
 #include "fragment.h"
+#include "stats.h"
 
 #include "container.h"
 #include "expertfs-private.h"
@@ -124,9 +125,9 @@ static errint_t read_pages(struct efs *fs, struct row *rows, uint32_t count)
             ;
     }
     sem_destroy(&batch.done);
-    efs_count(&fs->stats, reads_m, missing);
-    efs_count(&fs->stats, reads_c, count - missing);
-    efs_count(&fs->stats, reads_small, count);
+    efs_count(fs->stats, reads_m, missing);
+    efs_count(fs->stats, reads_c, count - missing);
+    efs_count(fs->stats, reads_small, count);
     if (batch.error == 0 && missing > 0)
         keep(fs, rows, count);
     return batch.error;
@@ -149,12 +150,12 @@ errint_t efs_read_rows(struct efs *fs, uint32_t file, const struct efs_row *rows
     if (rc < 0)
         return rc;
     efs_in_flight_begin(fs);
-    efs_count(&fs->stats, reads, count);
+    efs_count(fs->stats, reads, count);
     rc = read_pages(fs, own, count);
     for (uint32_t i = 0; rc == 0 && i < count; i++)
         memcpy(rows[i].dst, own[i].pages + own[i].skip, bytes);
-    efs_count(&fs->stats, read_errors, rc < 0 ? count : 0);
-    efs_count(&fs->stats, read_bytes, rc < 0 ? 0 : count * bytes);
+    efs_count(fs->stats, read_errors, rc < 0 ? count : 0);
+    efs_count(fs->stats, read_bytes, rc < 0 ? 0 : count * bytes);
     efs_in_flight_end(fs);
     return rc;
 }

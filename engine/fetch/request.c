@@ -5,6 +5,7 @@
  * calls in expertfs.h; base/request.h has what it shares with other kinds of requests.
  */
 #include "fetch.h"
+#include "stats.h"
 
 #include "cache.h"
 #include "deadline.h"
@@ -197,8 +198,8 @@ static void item_begin(struct efs *fs, struct efs_request_item *item)
         return;
     }
     bool full = item->form == EFS_FORM_FULL;
-    efs_count(&fs->stats, leases, full);
-    efs_count(&fs->stats, coded, !full);
+    efs_count(fs->stats, leases, full);
+    efs_count(fs->stats, coded, !full);
     if (full && item->request->arrived)
         fs->leases->last_use = item->request->use;
     efs_in_flight_begin(fs);
@@ -218,8 +219,8 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
     efs_admission_enqueue(fs, request);
     for (uint32_t i = 0; i < request->base.count; i++) {
         const struct efs_request_item *item = &request->items[i];
-        efs_count(&fs->stats, lease_waits, item->waiting && item->form == EFS_FORM_FULL);
-        efs_count(&fs->stats, coded_waits, item->waiting && item->form == EFS_FORM_CODED);
+        efs_count(fs->stats, lease_waits, item->waiting && item->form == EFS_FORM_FULL);
+        efs_count(fs->stats, coded_waits, item->waiting && item->form == EFS_FORM_CODED);
         full_waits |= item->waiting && item->form == EFS_FORM_FULL;
     }
     if (full_waits)

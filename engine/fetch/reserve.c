@@ -5,6 +5,7 @@
  * held.
  */
 #include "fetch.h"
+#include "stats.h"
 
 #include "budget.h"
 #include "cache.h"
@@ -156,7 +157,7 @@ static void item_commit(struct efs *fs, struct efs_request_item *item)
     item->waiting = false;
     efs_item_set_held(fs, item, item->request->together && !item->preload);
     if (item->got == EFS_GOT_LEASE) {
-        efs_count(&fs->stats, leases_f, 1);
+        efs_count(fs->stats, leases_f, 1);
         efs_item_defer_answer(fs, item, 0);
     } else if (item->got == EFS_GOT_FILLING) {
         item->next_waiter = efs_full_add_waiter(fs, item->expert, item, false);

@@ -10,6 +10,7 @@
  * A read that does not get good pages this way is made by efs_uncached_read(), which reports why, or succeeds.
  */
 #include "fetch.h"
+#include "stats.h"
 
 #include "checks.h"
 #include "container.h"
@@ -216,8 +217,8 @@ static bool read_direct(struct slot *slot, uint32_t count)
         return false;
     for (uint32_t i = 0; i < count; i++)
         bytes += slot->io[i].io.bytes;
-    efs_count(&fs->stats, disk_reads, count);
-    efs_count(&fs->stats, disk_bytes, bytes);
+    efs_count(fs->stats, disk_reads, count);
+    efs_count(fs->stats, disk_bytes, bytes);
     return true;
 }
 
@@ -350,10 +351,10 @@ static void slot_end(struct slot *slot, bool good)
     struct efs *fs = slot->fs;
     struct efs_uncached *read = slot->read;
     if (!good || slot->from_disk)
-        efs_count(&fs->stats, reads_m, 1);
+        efs_count(fs->stats, reads_m, 1);
     else
-        efs_count(&fs->stats, reads_c, 1);
-    efs_count(&fs->stats, reads_small, good);
+        efs_count(fs->stats, reads_c, 1);
+    efs_count(fs->stats, reads_small, good);
     slot_put(slot); /* before done(), after which the store may be closed */
     if (good)
         read->done(fs, read, 0);

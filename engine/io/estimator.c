@@ -3,6 +3,7 @@
 #include "estimator.h"
 
 #include "sys.h"
+#include "expertfs-profile-private.h"
 
 #include <errno.h>
 #include <pthread.h>

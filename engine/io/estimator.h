@@ -10,6 +10,7 @@
 #include "rates.h"
 
 struct efs_estimator;
+struct efs_profile;
 
 errint_t efs_estimator_new(struct efs_estimator **out);   /* -ENOMEM */
 void efs_estimator_free(struct efs_estimator *estimator); /* NULL is allowed */

@@ -26,6 +26,7 @@
 #include "layout.h"
 #include "parallel.h"
 #include "store_write.h"
+#include "expertfs-pack.h"
 
 #include <pthread.h>
 #include <semaphore.h>

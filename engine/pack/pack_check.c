@@ -2,6 +2,7 @@
 /* pack_check.c - checks that a source is a complete checkpoint, from file names and indexes only: reads no
  * weights. */
 #include "pack.h"
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "source.h"
 #include "store.h"

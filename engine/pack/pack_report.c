@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack_report.c - the report, the index tables and the superblock. */
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "pack.h"
 

@@ -2,6 +2,7 @@
 /* pack_same.c - compares a checkpoint with the checksums of a store: names, sizes and all bytes. */
 #include "catalog.h"
 #include "codec.h"
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "hash.h"
 #include "store.h"

@@ -2,6 +2,7 @@
 /* reclaim.c - efs_reclaim(), efs_reclaim_resume(), efs_reclaim_undo(): the sequence of steps, and cleanup after
  * failures. */
 #include "reclaim.h"
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "clock.h"
 #include "source.h"

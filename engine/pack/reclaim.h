@@ -17,6 +17,7 @@
 #ifndef EFS_RECLAIM_H
 #define EFS_RECLAIM_H
 
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "pack.h"
 

@@ -2,6 +2,7 @@
 /* reclaim_check.c - checks before the start, and the disk space needed. */
 #include "reclaim.h"
 
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "sys.h"
 

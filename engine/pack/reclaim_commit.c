@@ -4,6 +4,7 @@
 #include "reclaim.h"
 #include "store.h"
 #include "sys.h"
+#include "expertfs-packing-private.h"
 
 #include <errno.h>
 #include <fcntl.h>

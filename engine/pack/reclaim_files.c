@@ -2,6 +2,7 @@
 /* reclaim_files.c - opens and restores source files; iterates over shards. */
 #include "reclaim.h"
 #include "sys.h"
+#include "expertfs-packing-private.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -11,6 +11,7 @@
 #include "hash.h"
 #include "source.h"
 #include "sys.h"
+#include "expertfs-packing-private.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -10,6 +10,7 @@
 #include "store.h"
 #include "sweep.h"
 #include "sys.h"
+#include "expertfs-packing-private.h"
 
 #include <errno.h>
 #include <fcntl.h>

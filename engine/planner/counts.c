@@ -10,6 +10,7 @@
 #include "regular.h"
 #include "state_file.h"
 #include "sys.h"
+#include "expertfs-profile-private.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -10,6 +10,7 @@
 #define EFS_COUNTS_H
 
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 
 #include "history.h"
 

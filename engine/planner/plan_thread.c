@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan_thread.c - see plan_thread.h: the profile, the history, planning, and the thread. */
 #include "plan_thread.h"
+#include "stats.h"
 
 #include "budget.h"
 #include "counts.h"
@@ -8,6 +9,7 @@
 #include "estimator.h"
 #include "history.h"
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 #include "full.h"
 #include "kernels.h"
 #include "machine.h"
@@ -300,7 +302,7 @@ static void thread_plan(struct efs_plan_thread *s)
         memcpy(now->ratio, plan.ratio, sizeof(now->ratio));
     if (rc == 0) {
         efs_budget_cut(fs);
-        efs_count(&fs->stats, plans, 1);
+        efs_count(fs->stats, plans, 1);
     }
     efs_skew_free(&s->skew);
     s->skew = skew;

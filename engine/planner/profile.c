@@ -3,6 +3,7 @@
  * profile.c - writes and reads the profile of a machine and a store as JSON.
  */
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 
 #include "state_file.h"
 #include "regular.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* profile_measure.c - measures a profile: disk rates, and decoding on all workers in parallel, so that they share
  * memory bandwidth as when a store is served. */
+#include "expertfs-profile-private.h"
 #include "expertfs-private.h"
 
 #include "clock.h"

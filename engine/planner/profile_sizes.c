@@ -3,6 +3,7 @@
 #include "profile_sizes.h"
 
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 #include "kernels.h"
 #include "store.h"
 

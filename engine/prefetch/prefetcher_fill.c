@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* prefetcher_fill.c - see prefetcher.h: fills empty memory while the disk is idle (setting warm). */
 #include "prefetcher_internal.h"
+#include "stats.h"
 
 #include "budget.h"
 #include "extent_internal.h"
@@ -109,7 +110,7 @@ void efs_prefetcher_fill(struct efs *fs)
                          (missing & EFS_COMPONENT_SM ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_SM) : 0);
         if (!fill_has_empty(fs, bytes) || !efs_extent_load(fs, extent, EFS_LOAD_WARM, fill_done))
             return;
-        efs_count(&fs->stats, warmed_extents, 1);
+        efs_count(fs->stats, warmed_extents, 1);
     }
 }
 

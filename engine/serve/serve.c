@@ -7,6 +7,7 @@
  * that it sets up: core/ to control/.
  */
 #include "budget.h"
+#include "stats.h"
 
 #include "kernels.h"
 #include "record.h"
@@ -23,6 +24,7 @@
 #include "prefetcher.h"
 #include "fragment.h"
 #include "uncached.h"
+#include "expertfs-stats.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -42,6 +44,7 @@
 /* A store and the rooms' private state, in one allocation. */
 struct served {
     struct efs efs;
+    struct efs_stats_counters stats;
     struct efs_extents extents;
     struct efs_full_pool full;
     struct efs_budget budget;
@@ -64,6 +67,7 @@ static struct efs *served_new(const struct efs_options *options)
     if (!s)
         return NULL;
     struct efs *fs = &s->efs;
+    fs->stats = &s->stats;
     fs->extents = &s->extents;
     fs->full = &s->full;
     fs->budget = &s->budget;
@@ -280,12 +284,12 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
                             ? !fs->store->remote
                             : fs->options.store_direct == EFS_STORE_DIRECT_ON;
     bool direct = fs->store->direct = fs->store->direct && wanted;
-    fs->stats.direct_io = direct;
+    fs->stats->direct_io = direct;
     if (fs->store->direct_refused && wanted)
         served_fell_back(fs, "O_DIRECT", fs->store->direct_refused);
     efs_plain_notify(fs->store->plain, served_changed, fs);
     struct efs_io_options io = {.arena = &fs->arena,
-                                .stats = &fs->stats,
+                                .stats = fs->stats,
                                 .estimator = fs->estimator,
                                 .completed = efs_extents_completed,
                                 .arg = fs};
@@ -440,7 +444,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out)
         return;
     }
     uint32_t inflight = atomic_load(&fs->in_flight) - 1; /* read first: if 0, the counters below are final */
-#define COPY(name, kind, unit, help) stats.name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
+#define COPY(name, kind, unit, help) stats.name = atomic_load_explicit(&fs->stats->name, memory_order_relaxed);
     EFS_STATS(COPY)
 #undef COPY
     efs_lock(fs);

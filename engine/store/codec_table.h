@@ -7,6 +7,7 @@
 #define EFS_CODEC_TABLE_H
 
 #include "codec.h"
+#include "expertfs-pack.h"
 
 /*
  * Cost of decoding a byte, as the number of bytes that could be read in that time: read at 0.5 GB/s (a slow disk, where

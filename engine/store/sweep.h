@@ -7,6 +7,7 @@
 
 #include "codec.h"
 #include "store.h"
+#include "expertfs-pack.h"
 
 /* One shard with its chunks in memory. */
 struct efs_sweep_shard {

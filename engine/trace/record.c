@@ -3,6 +3,7 @@
 #include "record.h"
 
 #include "efs.h"
+#include "expertfs-profile-private.h"
 #include "expertfs-private.h"
 #include "sys.h"
 

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "daemon.h"
+#include "expertfs-stats.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define CHECK_BYTES (64 * MIB) /* bytes read between two checks; a check takes < 1 % of the time to read them */

@@ -12,9 +12,11 @@
 
 #include "daemon.h"
 #include "expertfs-private.h"
+#include "expertfs-stats.h"
 #include "log_queue.h"
 #include "log_recent.h"
 #include "mount_table.h"
+#include "sample.h"
 
 #define U(x) ((unsigned long long)(x))
 

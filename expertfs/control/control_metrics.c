@@ -9,6 +9,7 @@
 #include "expertfs-private.h"
 #include "log_queue.h"
 #include "mount_table.h"
+#include "expertfs-stats.h"
 
 #define U(x) ((unsigned long long)(x))
 

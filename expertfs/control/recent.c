@@ -2,9 +2,15 @@
 /* recent.c - see recent.h. */
 #include "recent.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "daemon.h"
+#include "sample.h"
+#include "expertfs-stats.h"
+
+#define SAMPLES 7 /* the oldest is 60 to 70 s old */
 
 static double now_seconds(void)
 {
@@ -35,13 +41,26 @@ void efsd_sample_print(struct efsd_sample *sample, FILE *out)
 #undef LINE
 }
 
+errint_t efsd_recent_init(struct efsd *daemon)
+{
+    pthread_mutex_init(&daemon->recent.lock, NULL);
+    daemon->recent.ring = calloc(SAMPLES, sizeof(*daemon->recent.ring));
+    return daemon->recent.ring ? 0 : -ENOMEM;
+}
+
+void efsd_recent_end(struct efsd *daemon)
+{
+    free(daemon->recent.ring);
+    pthread_mutex_destroy(&daemon->recent.lock);
+}
+
 void efsd_recent_take(struct efsd *daemon)
 {
     struct efsd_recent *recent = &daemon->recent;
     struct efsd_sample now;
     efsd_sample_take(daemon, &now);
     pthread_mutex_lock(&recent->lock);
-    recent->ring[recent->taken++ % EFSD_RECENT_SAMPLES] = now;
+    recent->ring[recent->taken++ % SAMPLES] = now;
     pthread_mutex_unlock(&recent->lock);
 }
 
@@ -49,8 +68,8 @@ void efsd_render_recent(struct efsd *daemon, FILE *out)
 {
     struct efsd_recent *recent = &daemon->recent;
     pthread_mutex_lock(&recent->lock);
-    bool full = recent->taken >= EFSD_RECENT_SAMPLES;
-    struct efsd_sample oldest = recent->ring[full ? recent->taken % EFSD_RECENT_SAMPLES : 0];
+    bool full = recent->taken >= SAMPLES;
+    struct efsd_sample oldest = recent->ring[full ? recent->taken % SAMPLES : 0];
     pthread_mutex_unlock(&recent->lock);
     fprintf(out, "seconds: %.3f\n", now_seconds() - oldest.seconds);
     efsd_sample_print(&oldest, out);

@@ -21,6 +21,7 @@
 
 #include "daemon.h"
 #include "log.h"
+#include "expertfs-stats.h"
 
 #define PREFIX "user.expertfs."
 #define VALUE_MOST 255u /* maximum length of a value, bytes */

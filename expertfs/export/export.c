@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "expertfs-stats.h"
 
 #define EXPERTS_SHARE 16u   /* of the budget, at most for requests */
 #define EXPERTS_BYTES 2560u /* of memory for an expert of a request */

@@ -6,6 +6,8 @@
 #define EFS_FIXTURE_H
 
 #include "expertfs-private.h"
+#include "expertfs-pack.h"
+#include "expertfs-stats.h"
 
 struct efs_mixture;
 struct efs_team;

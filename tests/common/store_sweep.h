@@ -14,6 +14,7 @@
 
 #include "fixture.h"
 #include "layout.h"
+#include "expertfs-pack.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,6 +5,7 @@
 #include "counts.h"
 #include "fixture.h"
 #include "hash.h"
+#include "expertfs-profile-private.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

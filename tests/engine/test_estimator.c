@@ -5,6 +5,7 @@
  */
 #include "test.h"
 #include "estimator.h"
+#include "expertfs-profile-private.h"
 
 #define MIB (UINT64_C(1) << 20)
 

@@ -7,6 +7,7 @@
  * decoded.
  */
 #include "test.h"
+#include "stats.h"
 #include "fetch.h"
 #include "fixture.h"
 #include "budget.h"
@@ -234,8 +235,8 @@ TEST(test_orders)
                     .workers = 2, .no_state = true, .full_pool = true, .lease_wait = true, .budget_bytes = 60 * MIB});
         run_seed(first + i);
         if (i % SEEDS_PER_STORE == SEEDS_PER_STORE - 1 || i + 1 == count) {
-            waits += fs->stats.lease_waits + fs->stats.coded_waits;
-            uncached += fs->stats.reads_past;
+            waits += fs->stats->lease_waits + fs->stats->coded_waits;
+            uncached += fs->stats->reads_past;
             efs_close(fs);
             fs = NULL;
         }

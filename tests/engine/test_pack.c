@@ -3,6 +3,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "layout.h"
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "pack.h"
 #include "store.h"

@@ -4,6 +4,7 @@
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 
 #include <unistd.h>
 

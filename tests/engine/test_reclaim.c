@@ -6,6 +6,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 
 #include <fcntl.h>

@@ -7,6 +7,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 #include "route.h"
 #include "sync_calls.h"
 

@@ -4,6 +4,7 @@
 #include "counts.h"
 #include "fixture.h"
 #include "sys_fault.h"
+#include "expertfs-profile-private.h"
 
 #include <dirent.h>
 #include <unistd.h>

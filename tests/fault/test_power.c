@@ -8,6 +8,7 @@
 #include "counts.h"
 #include "fixture.h"
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 #include "sys_fault.h"
 
 #include <fcntl.h>

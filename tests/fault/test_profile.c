@@ -4,6 +4,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 #include "sys_fault.h"
 
 #include <dirent.h>

@@ -7,6 +7,7 @@
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "sweep.h"
+#include "expertfs-packing-private.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

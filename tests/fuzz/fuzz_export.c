@@ -7,7 +7,9 @@
  * bytes of length, and the packet after its header.
  */
 #include "daemon.h"
+#include "expertfs-pack.h"
 #include "expertfs-private.h"
+#include "expertfs-stats.h"
 #include "export.h"
 #include "fuzz.h"
 #include "small_source.h"

@@ -7,6 +7,7 @@
  * record (2), byte of the record, log2 of the number of bytes (modulo 4), value (8). The stores are packed when the
  * first input arrives.
  */
+#include "expertfs-pack.h"
 #include "expertfs-private.h"
 #include "fuzz.h"
 #include "small_source.h"

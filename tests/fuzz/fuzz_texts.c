@@ -5,6 +5,7 @@
  */
 #include "counts.h"
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 #include "fuzz.h"
 #include "hash.h"
 #include "options.h"

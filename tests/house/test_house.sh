@@ -110,7 +110,7 @@ inner_room sched predict base
 inner_room sched prefetch base
 rooms_known sched "base policy schedule planner simulate assign place predict prefetch"
 includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
-public='expertfs(-[a-z]+)?\.h'
+public='expertfs(-[a-z]+)*\.h'
 room expertfs "$public"
 # Rooms of the daemon, lowest first. Their files include daemon.h for struct efsd, which has a member for each room, so
 # symbols are checked as well.

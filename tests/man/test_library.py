@@ -103,7 +103,7 @@ check("efs_struct_bytes() knows the public structs, and no other",
       [name for name in structs if not bytes_of(name.encode())])
 headers = {os.path.basename(header) for header in HEADERS}
 check("the headers are installed, and no others", set(os.listdir(f"{ROOM}{PREFIX}/include")) == headers and
-      headers >= {"expertfs.h", "expertfs-pack.h", "expertfs-compute.h", "expertfs-protocol.h"}, headers)
+      headers >= {"expertfs.h", "expertfs-stats.h", "expertfs-pack.h", "expertfs-compute.h", "expertfs-protocol.h"}, headers)
 
 model = make_model("model", "--preset=tiny-qwen3-moe")
 store = make_store(model)

@@ -3,6 +3,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "route.h"
+#include "expertfs-profile-private.h"
 
 #include <math.h>
 #include <unistd.h>

@@ -2,6 +2,7 @@
 /* reclaim_unfinished.c - see reclaim_unfinished.h. */
 #include "reclaim_unfinished.h"
 
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 
 #include <dirent.h>

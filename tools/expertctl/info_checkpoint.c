@@ -3,6 +3,7 @@
 #include "info_checkpoint.h"
 
 #include "catalog.h"
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "reclaim_unfinished.h"
 #include "source_files.h"

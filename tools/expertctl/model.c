@@ -3,6 +3,7 @@
 #include "model.h"
 
 #include "expertctl.h"
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "hub.h"
 #include "hub_name.h"

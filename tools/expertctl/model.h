@@ -6,6 +6,7 @@
 #include "expertfs.h"
 #include "info_checkpoint.h"
 #include "sources.h"
+#include "expertfs-packing-private.h"
 
 enum ctl_model_kind { CTL_MODEL_STORE, CTL_MODEL_CHECKPOINT, CTL_MODEL_MOUNT };
 

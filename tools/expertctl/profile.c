@@ -3,6 +3,7 @@
 #include "expertctl.h"
 
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 #include "interrupt.h"
 #include "mountpoint.h"
 #include "names.h"

@@ -13,6 +13,7 @@
 
 #include "control_file.h"
 #include "expertctl.h"
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "progress.h"
 #include "stores.h"

@@ -2,6 +2,7 @@
 /* up.c - expertctl up MODEL [MNT] [-- PROGRAM...]: packs a model if it has no store, mounts it, or runs a program. */
 #include "expertctl.h"
 
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "control_file.h"
 #include "model.h"

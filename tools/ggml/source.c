@@ -3,6 +3,7 @@
 #include "plugin.h"
 
 #include "expertfs-private.h"
+#include "expertfs-stats.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,6 +3,7 @@
 #include "mkexpertfs.h"
 
 #include "control_file.h"
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "interrupt.h"
 #include "options.h"

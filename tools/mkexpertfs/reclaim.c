@@ -2,6 +2,7 @@
 /* reclaim.c - mkexpertfs --reclaim, --resume, --undo: asks for confirmation, runs, and prints how to continue. */
 #include "mkexpertfs.h"
 
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "interrupt.h"
 #include "size.h"

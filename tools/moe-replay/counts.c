@@ -7,6 +7,7 @@
 #include "interrupt.h"
 #include "options.h"
 #include "replay.h"
+#include "expertfs-profile-private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

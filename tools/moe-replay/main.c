@@ -13,6 +13,7 @@
 #include "process.h"
 #include "interrupt.h"
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 #include "progress.h"
 
 #include <errno.h>

@@ -21,6 +21,7 @@
 #include "measure.h"
 #include "model.h"
 #include "options.h"
+#include "expertfs-stats.h"
 
 #define PROMPTS_MAX 1024u
 #define IGNORED_MAX 64u

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan.c - plans the sizes of the pools from the history and the profile. */
 #include "replay.h"
+#include "expertfs-profile-private.h"
 
 #include <string.h>
 

@@ -13,6 +13,7 @@
 #define MOE_REPLAY_H
 
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 #include "governor.h"
 #include "policy.h"
 #include "pools.h"

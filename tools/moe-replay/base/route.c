@@ -5,6 +5,7 @@
 #include "route.h"
 
 #include "regular.h"
+#include "expertfs-profile-private.h"
 
 #include <errno.h>
 #include <math.h>

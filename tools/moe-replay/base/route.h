@@ -4,6 +4,7 @@
 #define MOE_REPLAY_ROUTE_H
 
 #include "expertfs-private.h"
+#include "expertfs-profile-private.h"
 
 /* The experts that a model chose for each token in each layer: a .route file, zstd-compressed or plain, version 1 or 2.
  * The caller frees it with efs_route_free(). A NULL array is not in the trace. */

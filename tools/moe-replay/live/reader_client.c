@@ -9,6 +9,7 @@
 
 #include "expertfs-compute.h"
 #include "expertfs-private.h"
+#include "expertfs-stats.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* expertfs-profile-private.h - measurements of a store that outlive a mount: profile, counts, routing traces; as
+ * expertfs-private.h. */
+#ifndef EXPERTFS_PROFILE_PRIVATE_H
+#define EXPERTFS_PROFILE_PRIVATE_H
+
+#include "expertfs.h"
+
+/* ---- routing traces (expertfs-route(5)) ------------------------------------------------------------------------ */
+
+/* The kind of a trace record. */
+enum efs_route_kind {
+    EFS_ROUTE_UNKNOWN,
+    EFS_ROUTE_PROMPT,  /* a token of a prompt */
+    EFS_ROUTE_DECODE,  /* a generated token */
+    EFS_ROUTE_SEVERAL, /* several tokens at once, of a prompt or a batch: the experts of all of them */
+    EFS_ROUTE_KINDS
+};
+
+/* ---- the profile --------------------------------------------------------------------------------------------- */
+
+/*
+ * Times and rates of this machine for reading and decoding this store: u, rho and c of ZipMoE 3.3 and further inputs of
+ * the planner and the simulator. Sizes are averages over the experts; read and kept sizes include the padding to 4 KiB.
+ * Only tensors of at least 1/25 of their expert count as tensors.
+ */
+#define EFS_PROFILE_NUMBERS(X)                                                                                         \
+    X(layers, "layers that have experts, those of all stacks")                                                         \
+    X(experts, "experts of the widest layer")                                                                          \
+    X(tensors, "tensors of an expert")                                                                                 \
+    X(shards, "K: shards of a tensor")                                                                                 \
+    X(workers, "L: decode threads")                                                                                    \
+    X(full_bytes, "an expert in full (F)")                                                                             \
+    X(coded_bytes, "both its chunks (C)")                                                                              \
+    X(sm_bytes, "its SM-chunks (S)")                                                                                   \
+    X(e_bytes, "its E-chunks (E)")                                                                                     \
+    X(rho, "coded size of E over its size")                                                                            \
+    X(disk_bytes_per_second, "reads of experts, many in flight")                                                       \
+    X(read_latency_ns, "a read of 4 KiB by itself")                                                                    \
+    X(sm_read_ns, "u: read the SM-chunks of a tensor")                                                                 \
+    X(e_read_ns, "v: read an E-chunk")                                                                                 \
+    X(decode_ns, "c: decode a shard and merge it, all workers at work")                                                \
+    X(decode_bytes_per_second, "the same in raw bytes, one worker")                                                    \
+    X(disk_spread, "range of the disk's rate over its median: all rounds but the two extremes")                        \
+    X(decode_spread, "the same of decoding")
+
+struct efs_profile {
+    uint64_t content_hash; /* of the store that was measured */
+    int64_t measured_at;   /* seconds since 1970 */
+#define EFS_PROFILE_FIELD(name, help) double name;
+    EFS_PROFILE_NUMBERS(EFS_PROFILE_FIELD)
+#undef EFS_PROFILE_FIELD
+    uint64_t device;   /* st_dev of the store; 0: not known. Copies on two file systems have one content_hash. */
+    bool direct_io;    /* reads bypassed the page cache */
+    char cpu_path[16]; /* efs_cpu_path() when it was measured */
+};
+
+/*
+ * Measure for about the given seconds (0.1 to 60): reads through an I/O thread as the engine's, decodes on workers
+ * threads in parallel (0: all cores), both in rounds, of which the medians count. Blocks; takes some 100 MiB of memory.
+ * -ENOENT: the store has no experts; -EIO, -EUCLEAN (damage), -ENOMEM.
+ */
+errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double seconds, struct efs_profile *profile,
+                             struct efs_error *err);
+
+/* Whether the rounds agree, so that the profile may replace a saved one: another load on the machine makes them
+ * differ. */
+#define EFS_PROFILE_SPREAD_MAX 0.25
+bool efs_profile_is_steady(const struct efs_profile *profile);
+
+/* The path of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
+ * or ~/.local/state/expertfs. -ENOENT: no home, -ENAMETOOLONG. */
+errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);
+/* Save a profile at that path, atomically; creates missing directories. */
+errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *err);
+/* Load a profile. -ENOENT: no such file; -ESTALE: of another version, a number is missing; -EUCLEAN: not a profile, or
+ * a number out of range. */
+errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct efs_error *err);
+/* The profile as JSON; the caller frees it. NULL: no memory. */
+char *efs_profile_json(const struct efs_profile *profile);
+
+/* ---- the counts (expertfs-counts(5)) --------------------------------------------------------------------------- */
+
+/* Save the history of a store as the counts for its next mount, in the directory of its profile; creates missing
+ * directories. Blocks (fsync). After an error, which err reports with the path, the previous file remains. */
+struct efs_history;
+errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *history, struct efs_error *err);
+
+#endif
