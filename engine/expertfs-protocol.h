@@ -124,8 +124,8 @@ struct efs_export_room {
 /* Not answered. */
 struct efs_export_routing {
     struct efs_export_head head;
-    uint32_t layer, sequence; /* sequence: numbered by the client */
-    uint32_t tokens, weighed; /* weighed: 1: weights are set */
+    uint32_t layer, sequence;   /* sequence: numbered by the client */
+    uint32_t weighed, reserved; /* weighed: 1: weights are set */
     char stack[32];
     struct {
         uint32_t expert;

@@ -235,7 +235,6 @@ struct efs_routing {
     uint32_t sequence;
     const char *stack; /* NULL or "": the only one of the model */
     uint32_t layer;
-    uint32_t tokens; /* of the sequence in this pass through the layers: 0 or 1, or the tokens of a prompt */
     uint32_t count;
     const uint32_t *experts; /* [count] numbers in the layer, each once; the router's first choice first, if known */
     /* [count] or NULL. efs_observe(): the router's scores, 0 to 1e6; NULL: not known. efs_hint(): probabilities, 0 to

@@ -27,7 +27,6 @@ static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, b
                                             .count = r->count};
     packet->layer = r->layer;
     packet->sequence = r->sequence;
-    packet->tokens = r->tokens;
     packet->weighed = r->weights != NULL;
     memcpy(packet->stack, r->stack, strlen(r->stack));
     for (uint32_t i = 0; i < r->count; i++) {

@@ -158,18 +158,14 @@ static unsigned tune_policy(struct efs *fs)
     return efs_cache_tuning(fs)->policy;
 }
 
-static errint_t tune_choose_prefetch(struct efs *fs, unsigned mode, struct efs_error *err)
+static errint_t tune_choose_prefetch(struct efs *fs, unsigned on, struct efs_error *err)
 {
-    efs_lock(fs);
-    struct efs_governor_config tuning = efs_prefetcher_tuning(fs);
-    efs_unlock(fs);
-    tuning.mode = mode;
-    return efs_prefetcher_tune(fs, &tuning, err);
+    return efs_prefetcher_switch(fs, on, err);
 }
 
 static unsigned tune_prefetch(struct efs *fs)
 {
-    return efs_prefetcher_tuning(fs).mode;
+    return efs_prefetcher_is_on(fs);
 }
 
 static errint_t tune_choose_warm(struct efs *fs, unsigned warm, struct efs_error *err)
@@ -199,8 +195,8 @@ const struct efs_tunable efs_tunables[EFS_TUNABLES] = {
     [EFS_TUNE_policy] = {"policy", "what is kept", &(EFS_POLICIES(CHOICE))[1], "zipmoe", tune_choose_policy,
                          tune_policy},
     [EFS_TUNE_goal] = {"goal", "what plans minimise", "makespan|io", "io", tune_choose_goal, tune_goal},
-    [EFS_TUNE_prefetch] = {"prefetch", "read experts before they are requested", "auto|always|off", "off",
-                           tune_choose_prefetch, tune_prefetch},
+    [EFS_TUNE_prefetch] = {"prefetch", "read experts before they are requested", "off|on", "off", tune_choose_prefetch,
+                           tune_prefetch},
     [EFS_TUNE_warm] = {"warm", "read experts while disk and machine are idle", "off|auto|always", "auto",
                        tune_choose_warm, tune_warm},
 };

@@ -98,7 +98,6 @@ errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const 
     errint_t rc = efs_routing_check(from, &routing, hint, err);
     struct efs_prefetcher_layer layer = {.observer = observer,
                                          .sequence = routing.sequence,
-                                         .tokens = routing.tokens ? routing.tokens : 1,
                                          .count = routing.count,
                                          .ids = ids,
                                          .weights = routing.weights};

@@ -13,7 +13,7 @@ static void uses_place(struct efs *fs, const struct efs_uses *uses)
     if (!uses->count)
         return;
     efs_record_request(fs, uses->layer, uses->ids, uses->tokens, uses->count, uses->named);
-    efs_prefetcher_requested(fs, uses->layer, uses->ids, uses->tokens, uses->count, uses->named);
+    efs_prefetcher_requested(fs, uses->layer, uses->ids, uses->count, uses->named);
     if (efs_cache(fs)->policy)
         efs_plan_thread_record(fs, uses->layer, uses->ids, uses->count);
     efs_cache_place(fs, uses);

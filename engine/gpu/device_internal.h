@@ -90,8 +90,7 @@ struct efs_slot {
  * also if nothing was prefetched for them; while more are wrong than right, no prefetch starts.
  *
  * sched/prefetch/ has a queue, too, but it needs the numbers of layers and experts and one position that increases for
- * all sequences, and its governor weighs disk reads. The device's lock guards these fields; no function here calls the
- * driver.
+ * all sequences. The device's lock guards these fields; no function here calls the driver.
  */
 #define EFS_HINTS_MAX 512u
 #define EFS_HINTS_WINDOW 256u     /* right + wrong at which both are halved */

@@ -22,7 +22,6 @@ errint_t efs_prefetcher_build(struct efs *fs)
     if (!pf)
         return -ENOMEM;
     pf->fs = fs;
-    pf->tuning = (struct efs_governor_config){.mode = EFS_GOVERNOR_OFF};
     pthread_cond_init(&pf->wake, NULL);
     return 0;
 }
@@ -51,9 +50,9 @@ void efs_prefetcher_stop(struct efs *fs)
     pf->started = false;
 }
 
-struct efs_governor_config efs_prefetcher_tuning(const struct efs *fs)
+bool efs_prefetcher_is_on(const struct efs *fs)
 {
-    return fs->prefetcher->tuning;
+    return fs->prefetcher->on;
 }
 
 /* Memory limit of the predictor. A power of two: saved tables load only with the same limit, and the budget may differ
@@ -66,18 +65,12 @@ static uint64_t predictor_bytes(uint64_t budget_bytes)
     return bytes;
 }
 
-/* Limit of predictions per sequence, and of candidates per call. */
-static uint32_t predictions_max(const struct efs *fs)
-{
-    return efs_cache(fs)->width > EFS_PREFETCHER_CANDIDATES ? efs_cache(fs)->width : EFS_PREFETCHER_CANDIDATES;
-}
-
 /* Allocates the tables (with lock held), which stay allocated while the store is open; or frees them. */
 static errint_t tables_resize(struct efs *fs, bool make)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
     const uint32_t experts = make ? fs->store->expert_count : 0, width = make ? efs_cache(fs)->width : 0;
-    const uint32_t room = make ? predictions_max(fs) : 0;
+    const uint32_t room = make ? EFS_PREFETCHER_CANDIDATES : 0;
     const struct {
         void *at; /* address of the pointer */
         size_t count, bytes;
@@ -87,7 +80,6 @@ static errint_t tables_resize(struct efs *fs, bool make)
                   {&pf->pending, width, sizeof(*pf->pending)},
                   {&pf->ring_ids, (size_t)EFS_PREFETCHER_RING * EFS_PREFETCHER_IDS, sizeof(*pf->ring_ids)},
                   {&pf->ring_weights, (size_t)EFS_PREFETCHER_RING * EFS_PREFETCHER_IDS, sizeof(*pf->ring_weights)},
-                  {&pf->candidates, room, sizeof(*pf->candidates)},
                   {&pf->distances, room, sizeof(*pf->distances)},
                   {&pf->predictions, room, sizeof(*pf->predictions)},
                   {&pf->ids, width > EFS_PREFETCHER_IDS ? width : EFS_PREFETCHER_IDS, sizeof(*pf->ids)}};
@@ -130,14 +122,13 @@ static uint64_t largest_expert_bytes(const struct efs *fs)
 /* Bytes that the budget counts: predictor, queue, tables, thread stack. */
 static uint64_t prefetcher_memory(const struct efs *fs)
 {
-    uint64_t room = predictions_max(fs), copies = fs->options.no_state ? 1 : 2;
+    uint64_t room = EFS_PREFETCHER_CANDIDATES, copies = fs->options.no_state ? 1 : 2;
     return copies * predictor_bytes(fs->options.budget_bytes) + EFS_STACK_BYTES +
            (uint64_t)efs_cache(fs)->layers * efs_cache(fs)->width * QUEUE_UNIT_BYTES +
            EFS_PREFETCHER_SEQUENCES *
                (room * sizeof(struct efs_prefetch_prediction) + sizeof(struct efs_prefetcher_sequence)) +
            (uint64_t)EFS_PREFETCHER_RING * EFS_PREFETCHER_IDS * (sizeof(uint16_t) + sizeof(float)) +
-           room * (sizeof(struct efs_governor_candidate) + sizeof(struct efs_prefetch_prediction)) +
-           EFS_PREFETCHER_THREAD_BYTES;
+           room * sizeof(struct efs_prefetch_prediction) + EFS_PREFETCHER_THREAD_BYTES;
 }
 
 /* Switches prefetch on with this queue, which it takes. Lock held. */
@@ -178,27 +169,23 @@ static struct efs_prefetch *prefetcher_disable(struct efs *fs)
     return queue;
 }
 
-/* Applies settings. Lock held. *queue: in, the one to use; out, one that the caller frees, or NULL. */
-static errint_t prefetcher_apply(struct efs *fs, const struct efs_governor_config *tuning, struct efs_prefetch **queue,
-                                 struct efs_error *err)
+/* Applies the setting. Lock held. *queue: in, the one to use; out, one that the caller frees, or NULL. */
+static errint_t prefetcher_apply(struct efs *fs, bool on, struct efs_prefetch **queue, struct efs_error *err)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
-    bool on = tuning->mode != EFS_GOVERNOR_OFF, was = pf->on;
-    errint_t rc = on && !was ? prefetcher_enable(fs, queue, err) : 0;
+    errint_t rc = 0;
+    if (on == pf->on)
+        return 0;
+    if (on)
+        rc = prefetcher_enable(fs, queue, err);
+    else
+        *queue = prefetcher_disable(fs);
     if (rc < 0)
         return rc;
-    if (on && pf->governor.layers == 0)
-        efs_governor_init(&pf->governor, efs_cache(fs)->layers, tuning);
-    else
-        efs_governor_set(&pf->governor, tuning);
-    if (!on && was)
-        *queue = prefetcher_disable(fs);
-    pf->tuning = *tuning;
     pf->budget_bytes = 0; /* recompute the caps */
     if (on)
         efs_prefetcher_update_share(fs);
-    if (on != was)
-        efs_budget_change(fs, fs->options.budget_bytes);
+    efs_budget_change(fs, fs->options.budget_bytes);
     pthread_cond_signal(&pf->wake);
     return 0;
 }
@@ -219,30 +206,29 @@ static errint_t prefetcher_start(struct efs *fs, struct efs_error *err)
     return efs_fail(err, rc, "cannot start the thread that predicts: %s", strerror(-rc));
 }
 
-errint_t efs_prefetcher_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err)
+errint_t efs_prefetcher_switch(struct efs *fs, bool on, struct efs_error *err)
 {
     struct efs_prefetch *queue = NULL;
     errint_t rc = 0;
-    if (tuning->mode != EFS_GOVERNOR_OFF) {
+    if (on) {
         const struct efs_prefetch_config config = {.layers = efs_cache(fs)->layers,
                                                    .experts = efs_cache(fs)->width,
                                                    .sequences = EFS_PREFETCHER_SEQUENCES,
-                                                   .predictions = efs_cache(fs)->policy ? predictions_max(fs) : 0};
+                                                   .predictions = EFS_PREFETCHER_CANDIDATES};
         rc = efs_cache(fs)->policy ? efs_prefetch_new(&config, &queue) : -EINVAL;
         if (rc < 0)
             return rc == -ENOMEM ? efs_fail(err, rc, "no memory for prefetch")
                                  : efs_fail(err, -EOPNOTSUPP, "prefetch: the store has no experts, or too many");
     }
     efs_lock(fs);
-    const struct efs_governor_config before = fs->prefetcher->tuning;
-    rc = prefetcher_apply(fs, tuning, &queue, err);
+    rc = prefetcher_apply(fs, on, &queue, err);
     efs_unlock(fs);
     efs_prefetch_free(queue);
     if (rc < 0)
         return rc;
     rc = prefetcher_start(fs, err);
     if (rc < 0)
-        efs_prefetcher_tune(fs, &before, NULL);
+        efs_prefetcher_switch(fs, false, NULL);
     return rc;
 }
 
@@ -253,19 +239,12 @@ errint_t efs_prefetcher_tune(struct efs *fs, const struct efs_governor_config *t
 /* Lock held. */
 static const char *prefetcher_state(const struct efs_prefetcher *pf)
 {
-    const struct efs_trial *trial = &pf->governor.trial;
     if (!pf->on)
         return "off";
     if (pf->predictor_error)
         return pf->predictor_error == -E2BIG ? "off: the predictor takes more than its share of the budget"
                                              : "off: no memory for the predictor";
-    if (pf->chosen == 0)
-        return "waits for the first layers";
-    if (pf->tuning.mode == EFS_GOVERNOR_ALWAYS)
-        return "on";
-    if (efs_trial_is_off(trial))
-        return efs_trial_ratio(trial) > 1 ? "off: slower" : "off: not faster";
-    return trial->decided ? "on: faster" : "tried";
+    return pf->chosen == 0 ? "waits for the first layers" : "on";
 }
 
 static void print_ratio(FILE *out, uint64_t part, uint64_t of)
@@ -304,9 +283,8 @@ static void print_statistics(struct efs *fs, FILE *out)
         sequences += pf->sequences[s].used;
     if (pf->queue)
         efs_prefetch_counts(pf->queue, &counts);
-    fprintf(out, "prefetch: %s\n", efs_governor_mode_name(pf->tuning.mode));
+    fprintf(out, "prefetch: %s\n", pf->on ? "on" : "off");
     fprintf(out, "state: %s\n", prefetcher_state(pf));
-    fprintf(out, "time_ratio: %.4f\n", pf->on ? efs_trial_ratio(&pf->governor.trial) : 1);
     fprintf(out, "memory_bytes: %llu\n", U(pf->memory_bytes));
     fprintf(out, "predictor_bytes: %llu\n", U(pf->on ? pf->predictor_bytes : 0));
     fprintf(out, "share_bytes: %llu\n", U(fs->account.prefetch_bytes));

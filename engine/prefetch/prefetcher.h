@@ -6,12 +6,12 @@
  * it; client/ and the daemon's export/ register observers of routing. It never counts a prediction as a use of the
  * expert, and its reads never evict a component that the policy protects.
  *
- * Predictions come from a predictor or, as hints, from the runtime. A governor (sched/prefetch/governor.h) selects
- * those worth a read and submits them to a queue (prefetch.h), which is read in idle disk time.
+ * Predictions come from a predictor or, as hints, from the runtime. Those of at least EFS_PREFETCHER_LEAST enter a
+ * queue (sched/prefetch/prefetch.h), which is read in idle disk time, the most probable first.
  *
- *     observed -> ring -> thread: predictor -> governor -> queue -> efs_extents_prefetch() -> I/O thread, in spare time
- *       ^                                                    ^
- *     efs_prefetcher_requested(), efs_observe()      efs_hint()
+ *     observed -> ring -> thread: predictor -> queue -> efs_extents_prefetch() -> I/O thread, in spare time
+ *       ^                                        ^
+ *     efs_prefetcher_requested(), efs_observe()  efs_hint()
  *
  * Prefetched extents have a share of the chunk pool (efs_account.prefetch_bytes). They are evictable: until their layer
  * has passed they are evicted after all other evictable extents, from then on before them.
@@ -30,8 +30,12 @@
 #define EFS_PREFETCHER_H
 
 #include "efs.h"
-#include "governor.h"
 #include "predict.h"
+#include "prefetch.h"
+
+/* Least probability of a read. A missing expert is requested less often than the predictor says, because the cache
+ * holds the likely ones; below it most reads are wasted. */
+#define EFS_PREFETCHER_LEAST 0.3F
 
 #define EFS_PREFETCHER_NO_OBSERVER 0u /* observer of requests without efs_observe(), and of .expertfs/hint */
 
@@ -46,7 +50,7 @@ void efs_prefetcher_destroy(struct efs *fs);
 
 /* Applies the setting prefetch. Without lock. -ENOMEM: the budget has no room for the predictor, err states the size;
  * -EOPNOTSUPP: the store has no experts, or too many. After an error nothing has changed. */
-errint_t efs_prefetcher_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err);
+errint_t efs_prefetcher_switch(struct efs *fs, bool on, struct efs_error *err);
 
 /* The setting warm. */
 enum efs_warm { EFS_WARM_OFF, EFS_WARM_AUTO, EFS_WARM_ALWAYS, EFS_WARMS };
@@ -56,7 +60,7 @@ void efs_prefetcher_set_warm(struct efs *fs, enum efs_warm warm); /* without loc
 struct efs_prefetcher_layer {
     uint32_t observer, sequence; /* observer; its number of the sequence */
     uint32_t layer;              /* in the policy */
-    uint32_t count, tokens;
+    uint32_t count;
     const uint32_t *ids;  /* numbers in the layer */
     const float *weights; /* scores of the router, or probabilities; NULL: not known */
 };
@@ -66,12 +70,11 @@ void efs_prefetcher_observe(struct efs *fs, const struct efs_prefetcher_layer *l
 void efs_prefetcher_hint(struct efs *fs, const struct efs_prefetcher_layer *layer);
 
 /* ---- with efs.lock held ---- */
-struct efs_governor_config efs_prefetcher_tuning(const struct efs *fs);
+bool efs_prefetcher_is_on(const struct efs *fs);
 enum efs_warm efs_prefetcher_warm(const struct efs *fs);
-/* A layer requests these experts, for these numbers of tokens (NULL: 1 each); named: all experts that it needs, else
- * further ones may follow. Called before memory changes for the request. */
-void efs_prefetcher_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens,
-                              uint32_t count, bool named);
+/* A layer requests these experts; named: all experts that it needs, else further ones may follow. Called before memory
+ * changes for the request. */
+void efs_prefetcher_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, bool named);
 /* EFS_RETRY_IDLE: starts the next reads of the queue, then filling, if the disk is idle. */
 void efs_prefetcher_run_idle(struct efs *fs);
 

@@ -71,18 +71,12 @@ struct efs_prefetcher {
     unsigned long thread;
     bool started, stop;
     pthread_cond_t wake;
-    struct efs_governor_config tuning;
-    bool on;                    /* memory_bytes is counted in the budget */
+    bool on;                    /* the setting; memory_bytes is counted in the budget */
     uint64_t memory_bytes;      /* of the predictor, the queue and the tables */
     uint64_t budget_bytes;      /* the caps were computed for this budget */
     struct efs_prefetch *queue; /* NULL: prefetch is off */
-    struct efs_governor governor;
-    enum efs_governor_decision now;  /* its decision for the last requested layer */
-    uint64_t layer_missing_bytes;    /* missing bytes of the layer that is being requested */
-    uint64_t layer_prefetched_bytes; /* bytes of that layer in memory due to prefetch */
-    bool has_share;                  /* prefetch has a share of the chunk pool */
-    uint64_t expert_bytes;           /* coded bytes of the largest expert */
-    bool fills;                      /* filling is allowed: the store is open */
+    uint64_t expert_bytes;      /* coded bytes of the largest expert */
+    bool fills;                 /* filling is allowed: the store is open */
     enum efs_warm warm;
     uint64_t fill_bytes;    /* coded bytes of all experts */
     uint32_t fill_expert;   /* filling has handled the experts before this one */
@@ -96,7 +90,7 @@ struct efs_prefetcher {
     uint32_t observers;  /* number of the last observer */
     bool clients_report; /* a client reports sequences */
     /* experts of a layer that are requested one by one, until another layer is requested */
-    uint32_t pending_layer, pending_count, pending_tokens;
+    uint32_t pending_layer, pending_count;
     uint32_t *pending;
     /* ring of pending observations for the thread */
     struct efs_prefetcher_observation ring[EFS_PREFETCHER_RING];
@@ -110,26 +104,23 @@ struct efs_prefetcher {
     uint64_t predictor_bytes, predictor_most_bytes; /* most: limit, as counted in the budget */
     errint_t predictor_error;
     /* scratch */
-    struct efs_governor_candidate *candidates;   /* [width, or EFS_PREFETCHER_CANDIDATES if larger] */
-    uint8_t *distances;                          /* of the candidates; 0: hinted */
-    struct efs_prefetch_prediction *predictions; /* of the candidates */
+    struct efs_prefetch_prediction *predictions; /* [EFS_PREFETCHER_CANDIDATES] */
+    uint8_t *distances;                          /* of the predictions; 0: hinted */
     uint16_t *ids;                               /* [width, or EFS_PREFETCHER_IDS if larger] */
 };
 
 /* ---- with efs.lock held ---- */
 /* prefetcher_queue.c */
-/* Submits candidates[0 .. count), of which layer, expert, due and probability are set, with their distances, for a
- * sequence at position now: the governor weighs them and queues those worth a read. */
+/* Queues those of predictions[0 .. count) that are probable enough and not in memory, for a sequence at position now.
+ * Set are layer, expert, due and worth, the probability, and their distances. */
 void efs_prefetcher_submit(struct efs *fs, uint64_t sequence, int64_t now, uint32_t count);
-/* Submits all experts of the layer after position now. */
-void efs_prefetcher_submit_layer(struct efs *fs, uint64_t sequence, int64_t now);
 /* A layer requests these experts: their reads become demand, prefetched ones count as used. */
 void efs_prefetcher_count_request(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
 /* The sequence is at position now, where its layer has chosen these; or it has ended. */
 void efs_prefetcher_layer_observed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t layer, const uint16_t *ids,
                                    uint32_t count);
 void efs_prefetcher_sequence_ended(struct efs *fs, uint64_t sequence);
-/* Adjusts the share of the chunk pool and the queue's limits to the budget and the governor. */
+/* Adjusts the share of the chunk pool and the queue's limits to the budget. */
 void efs_prefetcher_update_share(struct efs *fs);
 
 /* prefetcher_fill.c */

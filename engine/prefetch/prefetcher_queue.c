@@ -4,12 +4,12 @@
 #include "prefetcher_internal.h"
 
 #include "budget.h"
-#include "estimator.h"
 #include "extent_internal.h"
-#include "plan_thread.h"
 
-#include <errno.h>
-
+/* Memory for prefetched experts reduces the cache: a few experts suffice for the next layers. 0.5 % of the pools, and
+ * at least two experts, of at most a tenth of the pools. */
+#define SHARE 200u
+#define SHARE_MOST 10u
 #define NO_SEQUENCE UINT64_MAX /* not the id of any sequence */
 
 static struct efs_prefetcher_expert *expert_of(struct efs *fs, uint32_t number)
@@ -208,73 +208,34 @@ void efs_prefetcher_run_idle(struct efs *fs)
 void efs_prefetcher_update_share(struct efs *fs)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
-    uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
-    /* without a share prefetch uses free and evictable memory, at most a segment */
-    bool has = efs_governor_has_share(&pf->governor);
-    struct efs_prefetch_config caps;
-    if (budget == pf->budget_bytes && has == pf->has_share)
+    uint64_t pools = efs_account_available(&fs->account), two = 2 * pf->expert_bytes;
+    if (fs->account.budget_bytes == pf->budget_bytes)
         return;
-    efs_governor_caps(&pf->governor, efs_account_available(&fs->account), pf->expert_bytes, &caps);
-    uint64_t bytes = has ? caps.resident_bytes : 0;
-    if (!has && caps.resident_bytes > segment)
-        caps.resident_bytes = segment;
+    pf->budget_bytes = fs->account.budget_bytes;
+    two = two < pools / SHARE_MOST ? two : pools / SHARE_MOST;
+    const struct efs_prefetch_config caps = {.in_flight_bytes = pf->expert_bytes,
+                                             .resident_bytes = pools / SHARE > two ? pools / SHARE : two};
     efs_prefetch_set_caps(pf->queue, &caps);
-    pf->budget_bytes = budget;
-    pf->has_share = has;
-    if (bytes == fs->account.prefetch_bytes)
+    if (caps.resident_bytes == fs->account.prefetch_bytes)
         return;
-    efs_budget_set_prefetch(fs, bytes);
+    efs_budget_set_prefetch(fs, caps.resident_bytes);
     efs_budget_cut(fs);
-}
-
-/* Estimates what a prefetch evicts: nothing while memory is free or marked to be evicted first, else an evictable
- * expert with the mean probability of a request. */
-static void estimate_victim(const struct efs *fs, struct efs_governor_candidate *c)
-{
-    const struct efs_prefetcher *pf = fs->prefetcher;
-    bool room = efs_extents(fs)->lists[EFS_LIST_FIRST].oldest != EFS_NONE ||
-                fs->arena.used_bytes + c->missing_bytes < (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes ||
-                fs->arena.segment_count < fs->account.planned_segments;
-    c->victim_bytes = room ? 0 : c->missing_bytes;
-    c->victim_probability = (float)pf->chosen / (float)efs_cache(fs)->width;
 }
 
 void efs_prefetcher_submit(struct efs *fs, uint64_t sequence, int64_t now, uint32_t count)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
-    struct efs_rates_now rates;
-    efs_estimator_now(fs->estimator, &rates, NULL, NULL);
-    const struct efs_governor_disk disk = {rates.disk_bytes_per_second, rates.read_latency_ns, EFS_IO_PIECE_BYTES};
+    unsigned taken = 0;
     for (uint32_t i = 0; i < count; i++) {
-        struct efs_governor_candidate *c = &pf->candidates[i];
-        uint32_t number = number_of(fs, c->layer, c->expert);
-        struct efs_prefetcher_expert *e = expert_of(fs, number);
-        c->missing_bytes = efs_full_of(fs, number)->state == EFS_FULL_NONE ? efs_extents_missing(fs, number) : 0;
-        estimate_victim(fs, c);
-        if (!e->read)
-            e->distance = pf->distances[i];
+        struct efs_prefetch_prediction p = pf->predictions[i];
+        uint32_t number = number_of(fs, p.layer, p.expert);
+        if (!expert_of(fs, number)->read)
+            expert_of(fs, number)->distance = pf->distances[i];
+        p.bytes = efs_full_of(fs, number)->state == EFS_FULL_NONE ? efs_extents_missing(fs, number) : 0;
+        if (p.bytes > 0 && p.due > now && p.worth >= EFS_PREFETCHER_LEAST)
+            pf->predictions[taken++] = p;
     }
-    unsigned taken = efs_governor_select(&pf->governor, &disk, now, pf->candidates, count, pf->predictions);
     efs_prefetch_offer(pf->queue, sequence, now < 0 ? 0 : now, pf->predictions, taken);
-    efs_retry(fs, EFS_RETRY_IDLE);
-}
-
-void efs_prefetcher_submit_layer(struct efs *fs, uint64_t sequence, int64_t now)
-{
-    struct efs_prefetcher *pf = fs->prefetcher;
-    uint32_t layer = (uint32_t)((now + 1) % efs_cache(fs)->layers), count = 0;
-    for (uint32_t n = efs_cache(fs)->layer_first[layer]; n < efs_cache(fs)->layer_first[layer + 1]; n++) {
-        uint64_t missing = efs_full_of(fs, n)->state == EFS_FULL_NONE ? efs_extents_missing(fs, n) : 0;
-        pf->candidates[count++] =
-            (struct efs_governor_candidate){.layer = (uint16_t)layer,
-                                            .expert = (uint16_t)(n - efs_cache(fs)->layer_first[layer]),
-                                            .due = now + 1,
-                                            .missing_bytes = missing};
-        if (!expert_of(fs, n)->read)
-            expert_of(fs, n)->distance = 1;
-    }
-    unsigned taken = efs_governor_select_layer(pf->candidates, count, pf->predictions);
-    efs_prefetch_offer(pf->queue, sequence, now, pf->predictions, taken);
     efs_retry(fs, EFS_RETRY_IDLE);
 }
 
@@ -289,18 +250,14 @@ void efs_prefetcher_count_request(struct efs *fs, uint32_t layer, const uint32_t
         uint32_t number = number_of(fs, layer, ids[i]);
         struct efs_prefetcher_expert *e = expert_of(fs, number);
         bool resident = expert_is_resident(fs, number);
-        if (!resident)
-            pf->layer_missing_bytes += efs_expert_coded_bytes(fs, number);
         if (!resident || e->read)
             pf->missed++;
-        if (e->read && resident) {
+        if (e->read && resident)
             pf->scores[e->distance].covered++;
-            pf->layer_prefetched_bytes += e->bytes;
-        } else if (e->read && e->pending) {
+        else if (e->read && e->pending)
             pf->scores[e->distance].late++;
-        } else {
+        else
             expert_wasted(pf, e);
-        }
         e->read = false;
         pf->ids[i] = (uint16_t)ids[i];
     }

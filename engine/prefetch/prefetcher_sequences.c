@@ -104,10 +104,10 @@ static void submit_hints(struct efs *fs, struct efs_prefetcher_sequence *s)
             s->hints[count++] = s->hints[i];
     s->hint_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        pf->candidates[i] = (struct efs_governor_candidate){.layer = s->hints[i].layer,
-                                                            .expert = s->hints[i].expert,
-                                                            .due = s->hints[i].due,
-                                                            .probability = s->hints[i].probability};
+        pf->predictions[i] = (struct efs_prefetch_prediction){.layer = s->hints[i].layer,
+                                                              .expert = s->hints[i].expert,
+                                                              .due = s->hints[i].due,
+                                                              .worth = s->hints[i].probability};
         pf->distances[i] = 0;
     }
     efs_prefetcher_submit(fs, s->id, s->now, count);
@@ -126,9 +126,7 @@ static void observe(struct efs *fs, uint64_t id, const struct efs_prefetcher_lay
     for (uint32_t i = 0; i < l->count; i++)
         pf->ids[i] = (uint16_t)l->ids[i];
     efs_prefetcher_layer_observed(fs, id, s->now, l->layer, pf->ids, l->count);
-    if (pf->now == EFS_GOVERNOR_LAYER)
-        efs_prefetcher_submit_layer(fs, id, s->now);
-    else if (pf->now == EFS_GOVERNOR_PREDICTIONS && sequence_is_hinted(fs, s))
+    if (sequence_is_hinted(fs, s))
         submit_hints(fs, s);
     struct efs_prefetcher_observation *o = ring_push(pf, &ids, &weights);
     if (!o)
@@ -138,8 +136,7 @@ static void observe(struct efs *fs, uint64_t id, const struct efs_prefetcher_lay
                                              .layer = l->layer,
                                              .count = count,
                                              .scored = l->weights != NULL,
-                                             .predict =
-                                                 pf->now == EFS_GOVERNOR_PREDICTIONS && !sequence_is_hinted(fs, s)};
+                                             .predict = !sequence_is_hinted(fs, s)};
     memcpy(ids, pf->ids, count * sizeof(*ids));
     if (l->weights)
         memcpy(weights, l->weights, count * sizeof(*weights));
@@ -158,21 +155,11 @@ void efs_prefetcher_observe(struct efs *fs, const struct efs_prefetcher_layer *l
 }
 
 /* A layer has requested all its experts. Lock held. */
-static void layer_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t tokens, uint32_t count)
+static void layer_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
 {
-    struct efs_prefetcher *pf = fs->prefetcher;
-    struct efs_governor_request request = {.now_ns = efs_now_ns(),
-                                           .tokens = tokens,
-                                           .requested = count,
-                                           .experts = efs_cache(fs)->layer_first[layer + 1] -
-                                                      efs_cache(fs)->layer_first[layer],
-                                           .missing_bytes = pf->layer_missing_bytes,
-                                           .ahead_bytes = pf->layer_prefetched_bytes};
-    pf->layer_missing_bytes = pf->layer_prefetched_bytes = 0;
-    pf->now = efs_governor_requested(&pf->governor, &request);
-    if (!pf->clients_report)
+    if (!fs->prefetcher->clients_report)
         observe(fs, sequence_id(EFS_PREFETCHER_NO_OBSERVER, 0),
-                &(struct efs_prefetcher_layer){.layer = layer, .count = count, .tokens = tokens, .ids = ids});
+                &(struct efs_prefetcher_layer){.layer = layer, .count = count, .ids = ids});
     efs_retry(fs, EFS_RETRY_IDLE);
 }
 
@@ -182,15 +169,14 @@ static void pending_flush(struct efs *fs)
     uint32_t count = pf->pending_count;
     pf->pending_count = 0;
     if (count)
-        layer_requested(fs, pf->pending_layer, pf->pending, pf->pending_tokens, count);
+        layer_requested(fs, pf->pending_layer, pf->pending, count);
 }
 
 /* Collects experts that are requested one by one, until another layer is requested. */
-static void pending_add(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t tokens)
+static void pending_add(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
     pf->pending_layer = layer;
-    pf->pending_tokens = pf->pending_count && pf->pending_tokens > tokens ? pf->pending_tokens : tokens;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = 0;
         while (at < pf->pending_count && pf->pending[at] != ids[i])
@@ -204,22 +190,18 @@ static void pending_add(struct efs *fs, uint32_t layer, const uint32_t *ids, uin
     }
 }
 
-void efs_prefetcher_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens,
-                              uint32_t count, bool named)
+void efs_prefetcher_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, bool named)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
-    uint32_t most = 1;
     if (!pf->queue)
         return;
-    for (uint32_t i = 0; tokens && i < count; i++)
-        most = tokens[i] > most ? tokens[i] : most;
     if (named || pf->pending_layer != layer)
         pending_flush(fs);
     efs_prefetcher_count_request(fs, layer, ids, count);
     if (named)
-        layer_requested(fs, layer, ids, most, count);
+        layer_requested(fs, layer, ids, count);
     else
-        pending_add(fs, layer, ids, count, most);
+        pending_add(fs, layer, ids, count);
 }
 
 /* ---- hints ---- */
@@ -250,8 +232,7 @@ void efs_prefetcher_hint(struct efs *fs, const struct efs_prefetcher_layer *l)
         struct efs_prefetcher_sequence *s = sequence_of(fs, id);
         s->hinted_at = s->now < 0 ? 0 : s->now;
         hints_replace(s, l, position_after(fs, s->now, l->layer));
-        if (pf->governor.requests == 0 || pf->now == EFS_GOVERNOR_PREDICTIONS)
-            submit_hints(fs, s);
+        submit_hints(fs, s);
     }
     efs_unlock(fs);
 }

@@ -205,10 +205,10 @@ static void predictor_thread_submit(struct predictor_thread *t, uint32_t count)
         return;
     for (uint32_t i = 0; i < count; i++) {
         float p = t->predictions[i].probability;
-        pf->candidates[i] = (struct efs_governor_candidate){.layer = t->predictions[i].layer,
-                                                            .expert = t->predictions[i].expert,
-                                                            .due = t->o.now + t->distance[i],
-                                                            .probability = p < 1 ? p : 1};
+        pf->predictions[i] = (struct efs_prefetch_prediction){.layer = t->predictions[i].layer,
+                                                              .expert = t->predictions[i].expert,
+                                                              .due = t->o.now + t->distance[i],
+                                                              .worth = p < 1 ? p : 1};
         pf->distances[i] = t->distance[i];
     }
     efs_prefetcher_submit(pf->fs, s->id, s->now, count);

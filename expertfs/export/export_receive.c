@@ -330,7 +330,6 @@ static bool client_handle_routing(struct efsd_export_client *s, const struct efs
     const struct efs_routing routing = {.sequence = r->sequence,
                                         .stack = r->stack,
                                         .layer = r->layer,
-                                        .tokens = r->tokens,
                                         .count = r->head.count,
                                         .experts = experts,
                                         .weights = r->weighed ? weights : NULL};

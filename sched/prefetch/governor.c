@@ -9,28 +9,10 @@
 #define PAUSE 16            /* an interval longer than this many mean intervals is a pause */
 #define SELDOM 0.02         /* fraction of requests with an offer; above it prefetching gets its share of the budget */
 
-const char *efs_governor_mode_name(enum efs_governor_mode mode)
-{
-    static const char *const names[] = {"auto", "always", "off"};
-
-    return (unsigned)mode <= EFS_GOVERNOR_OFF ? names[mode] : NULL;
-}
-
 void efs_governor_init(struct efs_governor *g, unsigned layers, const struct efs_governor_config *config)
 {
     *g = (struct efs_governor){.layers = layers, .config = *config};
     efs_trial_init(&g->trial, BLOCK_ITERATIONS * layers);
-}
-
-void efs_governor_set(struct efs_governor *g, const struct efs_governor_config *config)
-{
-    bool off = config->mode == EFS_GOVERNOR_OFF || g->config.mode == EFS_GOVERNOR_OFF;
-
-    if (config->mode != g->config.mode && !off)
-        efs_trial_init(&g->trial, BLOCK_ITERATIONS * g->layers);
-    else if (config->mode != g->config.mode)
-        efs_trial_discard_block(&g->trial);
-    g->config = *config;
 }
 
 void efs_governor_caps(const struct efs_governor *g, uint64_t budget_bytes, uint64_t expert_bytes,
@@ -38,16 +20,14 @@ void efs_governor_caps(const struct efs_governor *g, uint64_t budget_bytes, uint
 {
     double share = g->config.share > 0 ? fmin(g->config.share, 1) : EFS_GOVERNOR_SHARE;
     double held = fmax(share * (double)budget_bytes, fmin(2 * (double)expert_bytes, (double)budget_bytes / 10));
-    bool off = g->config.mode == EFS_GOVERNOR_OFF;
 
-    caps->resident_bytes = off ? 0 : (uint64_t)held;
-    caps->in_flight_bytes = off ? 0 : expert_bytes;
+    caps->resident_bytes = (uint64_t)held;
+    caps->in_flight_bytes = expert_bytes;
 }
 
 bool efs_governor_has_share(const struct efs_governor *g)
 {
-    return g->config.mode == EFS_GOVERNOR_ALWAYS ||
-           (g->config.mode == EFS_GOVERNOR_AUTO && !efs_trial_is_off(&g->trial) && g->offering > SELDOM);
+    return g->config.mode == EFS_GOVERNOR_ALWAYS || (!efs_trial_is_off(&g->trial) && g->offering > SELDOM);
 }
 
 /* ---- measurement ------------------------------------------------------------------------------------------------- */
@@ -88,8 +68,6 @@ enum efs_governor_decision efs_governor_requested(struct efs_governor *g, const 
     if (g->trial.with || g->offered)
         follow(g, &g->offering, g->offered);
     g->offered = false;
-    if (g->config.mode == EFS_GOVERNOR_OFF)
-        return EFS_GOVERNOR_NOTHING;
     if (4 * (uint64_t)r->requested > 3 * (uint64_t)r->experts)
         return EFS_GOVERNOR_LAYER;
     return g->config.mode == EFS_GOVERNOR_ALWAYS || g->trial.with ? EFS_GOVERNOR_PREDICTIONS : EFS_GOVERNOR_NOTHING;

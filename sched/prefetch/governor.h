@@ -3,9 +3,9 @@
  * governor.h - decides which predictions to read: between a predictor and the queue of prefetch.h.
  *
  * prefetch/ decides which predictions are read and in which order: a governor selects those worth a read, a trial
- * measures their gain (trial.h), a queue orders the reads (prefetch.h). prefetch/ of the engine and sim/ of moe-replay
- * call it; control/ of the engine and moe-replay's main program use the names of its modes. It never predicts an
- * expert, never does I/O and never reads a clock.
+ * measures their gain (trial.h), a queue orders the reads (prefetch.h). moe-replay calls all three; a mount has the
+ * queue alone, behind a threshold (engine/prefetch/). It never predicts an expert, never does I/O and never reads a
+ * clock.
  *
  *     efs_governor_caps           how many bytes the queue may read and hold
  *     efs_governor_requested      records a request of a layer and returns whether to prefetch for the next ones
@@ -36,12 +36,9 @@ extern "C" {
 #endif
 
 enum efs_governor_mode {
-    EFS_GOVERNOR_AUTO,   /* while the trial finds it faster */
-    EFS_GOVERNOR_ALWAYS, /* without a trial; the disk counts as idle */
-    EFS_GOVERNOR_OFF
+    EFS_GOVERNOR_AUTO,  /* while the trial finds it faster */
+    EFS_GOVERNOR_ALWAYS /* without a trial; the disk counts as idle */
 };
-/* "auto", "always" or "off"; NULL for an invalid mode. */
-const char *efs_governor_mode_name(enum efs_governor_mode mode);
 
 /* Fields that are 0 mean the defaults. */
 struct efs_governor_config {
@@ -69,9 +66,6 @@ struct efs_governor {
 
 /* layers: requests per iteration, 1 or more. */
 void efs_governor_init(struct efs_governor *governor, unsigned layers, const struct efs_governor_config *config);
-/* Changes the settings. A switch between auto and always restarts the trial; a switch to or from off keeps its
- * result. */
-void efs_governor_set(struct efs_governor *governor, const struct efs_governor_config *config);
 
 /*
  * Whether prefetching has its share of the budget. In mode auto: while it is faster or on trial, and more than 2 % of

@@ -18,9 +18,9 @@ def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=
                        len(items) if count is None else count) + body
 
 
-def routing(kind, items, layer=0, sequence=0, tokens=1, weighed=1, version=VERSION, stack=b"", count=None, length=None):
+def routing(kind, items, layer=0, sequence=0, weighed=1, version=VERSION, stack=b"", count=None, length=None):
     """The routing of a layer (OBSERVE), or a prediction of it (HINT): items are (expert, weight)."""
-    body = struct.pack("<4I32s", layer, sequence, tokens, weighed, stack) + b"".join(struct.pack("<If", *item) for item in items)
+    body = struct.pack("<4I32s", layer, sequence, weighed, 0, stack) + b"".join(struct.pack("<If", *item) for item in items)
     return struct.pack("<4I", 16 + len(body) if length is None else length, version, kind,
                        len(items) if count is None else count) + body
 

@@ -248,7 +248,7 @@ def mounted(model, store):
     result = client(file, "--prompts", "7,64", budget=None, plugin="preload", name="mount")
     same("a file of a mount that fits", result, "mount", "plain", taken=False)
     check("a file of a mount that fits: said", "fits into memory" in result.stderr, result.stderr[-500:])
-    hinting = Mount(store, "budget=64M,prefetch=always")
+    hinting = Mount(store, "budget=64M,prefetch=on")
     same("hints to a mount", client(hinting / os.path.basename(model), "--prompts", "7,64", name="mount"), "mount",
          "plain")
     told = int(re.search("^observed: ([0-9]+)$", hinting.control("predict"), re.M).group(1))
@@ -367,7 +367,7 @@ def main():
     same("preloaded", client(model, "--prompts", "7,64", store=store, plugin="preload"), "out", "plain")
     same("two contexts at once", client(model, "--prompts", "7,64", "--contexts", "2", store=store), "out", "plain")
     same("hardly any memory", client(model, "--prompts", "7,64", store=store, budget="40M"), "out", "plain")
-    same("hints, hardly any memory", client(model, "--prompts", "7,64", store=store, budget="40M", prefetch="always"),
+    same("hints, hardly any memory", client(model, "--prompts", "7,64", store=store, budget="40M", prefetch="on"),
          "out", "plain")
     same("not mapped", client(model, "--prompts", "7,64", "--no-mmap", store=store), "out", "plain", taken=False)
     pages(model, store)

@@ -59,7 +59,7 @@ def ways(model, store):
                                 ("one thread, preloaded", ("--threads", "1"), {"plugin": "preload"}),
                                 ("two contexts at once", ("--contexts", "2"), {}),
                                 ("two contexts, hardly any memory", ("--contexts", "2"), {"budget": "32M"}),
-                                ("hints", (), {"budget": "32M", "prefetch": "always"})):
+                                ("hints", (), {"budget": "32M", "prefetch": "on"})):
         ours = client(model, "--prompts", "7,64", "--no-repack", *options, store=store, **more)
         same(f"Q4_K_M, {what}", ours, "out", "plain")
     same("Q4_K_M, in place", client(model, "--prompts", "7,64", "--no-repack", store=model, budget="32M"), "out", "plain")

@@ -40,7 +40,7 @@ check("and nothing is read", quiet() and mount.count("guessed_extents") == 0 and
 check("it says that it is off", predict()[0]["state"] == "off" and predict()[0]["memory_bytes"] == "0", predict()[0])
 
 print("-- hints")
-os.setxattr(mount.path, "user.expertfs.prefetch", b"always")
+os.setxattr(mount.path, "user.expertfs.prefetch", b"on")
 fixed = mount.count("fixed_bytes")
 check("its memory is told", int(predict()[0]["memory_bytes"]) > 1 << 20, predict()[0])
 mount.check_budget()

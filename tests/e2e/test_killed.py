@@ -12,9 +12,9 @@ KILLS = int(os.environ.get("EXPERTFS_KILLS", "8"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 note(f"SEED={SEED} EXPERTFS_KILLS={KILLS} repeats these, as far as a clock can")
 READERS = 2 * len(reader_processes.KINDS)
-OPTIONS = ("budget=64M", "budget=96M,policy=lru,prefetch=always", "budget=64M,nopassthrough,direct_io=on",
+OPTIONS = ("budget=64M", "budget=96M,policy=lru,prefetch=on", "budget=64M,nopassthrough,direct_io=on",
            "budget=64M,nopassthrough,direct_io=off",
-           "budget=96M,prealloc,prefetch=auto")
+           "budget=96M,prealloc,prefetch=on")
 # Readers that may fault on a mapping whose file has no daemon any more. A client of the library maps experts' files
 # when the mount does not pass experts.
 MAPPED = {"mapping", "private_mapping", "to_disk", "vmsplice", "client"}

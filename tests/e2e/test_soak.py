@@ -16,7 +16,7 @@ READERS, LAYERS, EXPERTS = 4 * len(reader_processes.KINDS), 4, 16
 ROUND = 300  # seconds; then all readers end, the sums are checked, and a new mount starts
 # Little memory: readers that hold experts never wait for each other, but read through the daemon where no lease is
 # available.
-MOUNTS = (("budget=96M", 96, (64, 80, 96, 128)), ("budget=400M,prefetch=always", 400, (300, 400, 500)),
+MOUNTS = (("budget=96M", 96, (64, 80, 96, 128)), ("budget=400M,prefetch=on", 400, (300, 400, 500)),
           ("budget=1G,direct_io=off", 1024, (112, 160, 256, 400)),  # shrunk and grown again
           ("budget=128M,nopassthrough,direct_io=on", 128, (64, 96, 128)), ("budget=96M,nopassthrough,direct_io=off", 96, (64, 96)))
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", str(EXPERTS), "-l", str(LAYERS), "--vocab", "1000",

@@ -9,7 +9,7 @@ need_fuse()
 LAYERS, EXPERTS, SEQUENCES = 3, 16, 16
 SEED = int(os.environ.get("SEED", "1"))
 model, store = shared(MANY)
-mount = Mount(store, "budget=128M,policy=lru,prefetch=always")
+mount = Mount(store, "budget=128M,policy=lru,prefetch=on")
 
 
 def predict_fields():
@@ -51,9 +51,9 @@ for turn in range(10):
 check("what layers chose is taken", wait_until(lambda: int(predict_fields()["observed"]) == observed + 10 * LAYERS), predict_fields())
 one.socket.send(routing(OBSERVE, [], sequence=7))
 check("a sequence that is over is gone", wait_until(lambda: counts() == (2 + 10 * LAYERS, 0)) and predict_fields()["sequences"] in "01", predict_fields())
-one.socket.send(routing(OBSERVE, [(n, 1.0) for n in range(EXPERTS)], weighed=0, layer=2, tokens=0xFFFFFFFF, sequence=0xFFFFFFFF))
-one.socket.send(routing(HINT, [(n, float("nan")) for n in range(EXPERTS)], weighed=0, layer=0, tokens=0))  # no weights
-check("all of a layer, any number of tokens", wait_until(lambda: counts() == (4 + 10 * LAYERS, 0)), counts())
+one.socket.send(routing(OBSERVE, [(n, 1.0) for n in range(EXPERTS)], weighed=0, layer=2, sequence=0xFFFFFFFF))
+one.socket.send(routing(HINT, [(n, float("nan")) for n in range(EXPERTS)], weighed=0, layer=0))  # no weights
+check("all of a layer", wait_until(lambda: counts() == (4 + 10 * LAYERS, 0)), counts())
 one.socket.settimeout(0.2)
 try:
     said = one.socket.recv(4096)
@@ -125,7 +125,7 @@ for turn in range(2000):  # in random order, of random sequences, with invalid o
     kind = generator.choice((OBSERVE, HINT))
     items = [(n, generator.choice((0.0, 0.5, 1.0))) for n in generator.sample(range(EXPERTS + 1), generator.randrange(6))]
     one.socket.send(routing(kind, items, layer=generator.randrange(LAYERS + 1), sequence=generator.randrange(40),
-                            tokens=generator.choice((0, 1, 5, 1 << 20)), weighed=generator.randrange(3)))
+                            weighed=generator.randrange(3)))
     if turn % 100 == 0:
         one.send(ASK, [(generator.randrange(EXPERTS), 1, turn | WITH_LAYOUT)], layer=turn // 100 % LAYERS, form=ANY)
         check("an expert meanwhile", one.coded()[:2] == (turn, 0))
@@ -133,7 +133,7 @@ for turn in range(2000):  # in random order, of random sequences, with invalid o
 for turn in range(20):
     for number in range(50):
         one.socket.send(routing(OBSERVE, [(number % EXPERTS, 0.5)], layer=number % LAYERS, sequence=number % 3))
-    os.setxattr(mount.path, "user.expertfs.prefetch", b"always" if turn % 2 else b"off")
+    os.setxattr(mount.path, "user.expertfs.prefetch", b"on" if turn % 2 else b"off")
 one.send(ASK, [(99, 1, 3)])
 check("turned off and on meanwhile", one.answer()[:2] == (3, -22))
 

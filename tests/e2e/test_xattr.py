@@ -116,7 +116,7 @@ for name, value, path, error, says in (
         ("budget", b"\xff\xfe", "", "EINVAL", "8G"), ("budget", "1" * 300, "", "EINVAL", "8G"),
         ("budget", "1M", "", "ERANGE", "minimum"), ("pools", "XYZ", "", "EINVAL", "FCSE"), ("plan", "F=90,C=20", "", "EINVAL", "100"),
         ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
-        ("goal", "speed", "", "EINVAL", "makespan"), ("prefetch", "64M", "", "EINVAL", "always"), ("warm", "64M", "", "EINVAL", "always"),
+        ("goal", "speed", "", "EINVAL", "makespan"), ("prefetch", "auto", "", "EINVAL", "allowed are off, on"), ("warm", "64M", "", "EINVAL", "always"),
         ("pin", "S", EXPERT, "EINVAL", "F, C and -"), ("pin", "", FOLDER, "EINVAL", "F, C and -"),
         ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
         ("nonsense", "1", "", "EINVAL", "budget"), ("pin", "C", "", "EINVAL", "a layer or an expert"),
@@ -207,10 +207,10 @@ check("then all is as it was mounted", {name: get(name) for name in tunables} ==
 mount.unmount()
 
 print("-- options")
-mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,nostate,prefetch=auto,warm=off")
+mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,nostate,prefetch=on,warm=off")
 got = {name: get(name) for name in tunables}
 want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0:C=50:S=50:E=0", "goal": "makespan",
-        "prefetch": "auto", "warm": "off"}
+        "prefetch": "on", "warm": "off"}
 check("are what it begins with", got == want, got)
 set_("policy", "fifo")
 remove("policy")

@@ -31,7 +31,7 @@ static errint_t hint_of(struct efs_client *client, uint32_t sequence, uint32_t l
     for (uint32_t i = 0; i < count; i++)
         experts[i] = first + i;
     const struct efs_routing routing = {
-        .sequence = sequence, .layer = layer, .tokens = 1, .count = count, .experts = experts, .weights = weights};
+        .sequence = sequence, .layer = layer, .count = count, .experts = experts, .weights = weights};
     return efs_hint(client, &routing, NULL);
 }
 

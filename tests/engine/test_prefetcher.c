@@ -49,15 +49,6 @@ static struct efs *open_store(uint64_t budget_bytes, const char *prefetch)
                                                      .prefetch = prefetch});
 }
 
-/* 20 % of the pools are for prefetched experts. */
-static struct efs *open_with_share(uint64_t budget_bytes)
-{
-    struct efs *fs = open_store(budget_bytes, NULL);
-    const struct efs_governor_config tuning = {.mode = EFS_GOVERNOR_ALWAYS, .share = 0.2};
-    assert_int_equal(efs_prefetcher_tune(fs, &tuning, NULL), 0);
-    return fs;
-}
-
 static struct efs_stats stats_of(struct efs *fs)
 {
     struct efs_stats s;
@@ -179,7 +170,7 @@ static void check_uncounted(struct efs *fs, const struct counted *before)
 TEST(a_prefetch_is_not_a_use)
 {
     static const uint32_t some[] = {1, 2, 3}, guessed[] = {7, 8};
-    struct efs *fs = open_store(256 * MIB, "always");
+    struct efs *fs = open_store(256 * MIB, "on");
     struct efs_client *client = client_of(fs);
     size_t bytes, bytes_after;
     ask_for(fs, 0, some, 3);
@@ -211,7 +202,7 @@ TEST(a_prefetch_is_not_a_use)
 /* fixed_bytes of such a store before any read. */
 static uint64_t fixed_bytes(void)
 {
-    struct efs *fs = open_with_share(256 * MIB);
+    struct efs *fs = open_store(256 * MIB, "on");
     uint64_t bytes = stats_of(fs).fixed_bytes;
     efs_close(fs);
     return bytes;
@@ -224,7 +215,7 @@ TEST(nothing_kept_goes)
     for (uint32_t e = 0; e < EXPERTS; e++)
         all[e] = e;
     uint64_t fixed = fixed_bytes();
-    struct efs *fs = open_with_share(fixed + 67 * MIB);
+    struct efs *fs = open_store(fixed + 67 * MIB, "on");
     struct efs_client *client = client_of(fs);
     for (uint32_t layer = 0; layer < 2; layer++)
         for (uint32_t e = 0; e < EXPERTS; e++) {
@@ -258,7 +249,7 @@ TEST(it_waits_for_its_layer)
     for (uint32_t e = 0; e < 10; e++)
         some[e] = e;
     uint64_t fixed = fixed_bytes();
-    struct efs *fs = open_with_share(fixed + 39 * MIB);
+    struct efs *fs = open_store(fixed + 39 * MIB, "on");
     struct efs_client *client = client_of(fs);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         ask_for(fs, layer, some, 10);
@@ -280,7 +271,7 @@ TEST(it_waits_for_its_layer)
 TEST(what_came_in_vain_goes_first)
 {
     static const uint32_t guessed[] = {9}, other[] = {1};
-    struct efs *fs = open_store(256 * MIB, "always");
+    struct efs *fs = open_store(256 * MIB, "on");
     struct efs_client *client = client_of(fs);
     ask_for(fs, 0, other, 1);
     assert_int_equal(hint(client, 1, guessed, 1), 0);
@@ -310,7 +301,7 @@ TEST(what_nobody_comes_for_goes)
 {
     static const uint32_t guessed[] = {9}, other[] = {1};
     for (unsigned over = 0; over < 2; over++) {
-        struct efs *fs = open_store(256 * MIB, "always");
+        struct efs *fs = open_store(256 * MIB, "on");
         struct efs_client *client = client_of(fs);
         assert_int_equal(observe(client, 0, 0, other, 1), 0);
         assert_int_equal(observe(client, 5, 0, other, 1), 0);
@@ -340,7 +331,7 @@ TEST(what_nobody_comes_for_goes)
  * experts. */
 TEST(requests_teach)
 {
-    struct efs *fs = open_store(256 * MIB, "always");
+    struct efs *fs = open_store(256 * MIB, "on");
     for (uint32_t pass = 0; pass < 60; pass++)
         for (uint32_t layer = 0; layer < LAYERS; layer++) {
             uint32_t a = pass % 4 * 4 + layer, b = (a + 5) % EXPERTS;
@@ -360,7 +351,7 @@ TEST(requests_teach)
 /* Two alternating sequences, which the client identifies. When the last one ends, requests form a sequence again. */
 TEST(clients_tell)
 {
-    struct efs *fs = open_store(256 * MIB, "always");
+    struct efs *fs = open_store(256 * MIB, "on");
     struct efs_client *client = client_of(fs);
     static const uint32_t one[] = {1, 2}, other[] = {3, 4};
     for (uint32_t pass = 0; pass < 10; pass++)
@@ -386,7 +377,7 @@ TEST(what_is_wrong_is_refused)
 {
     static const uint32_t twice[] = {1, 1}, none[] = {EXPERTS}, good[] = {1};
     static const float high[] = {1.5F}, negative[] = {-1};
-    struct efs *fs = open_store(256 * MIB, "always");
+    struct efs *fs = open_store(256 * MIB, "on");
     struct efs_client *client = client_of(fs);
     struct efs_error err = {""};
     struct efs_routing r = {.layer = 0, .count = 1, .experts = good};
@@ -403,7 +394,8 @@ TEST(what_is_wrong_is_refused)
     assert_int_equal(efs_observe(client, &r, &err), -ENOENT);
     r = (struct efs_routing){.count = EFS_ROUTING_EXPERTS + 1, .experts = good};
     assert_int_equal(efs_hint(client, &r, &err), -EINVAL);
-    assert_int_equal(efs_set(fs, "prefetch", "always:share=5", NULL, &err), -EINVAL);
+    assert_int_equal(efs_set(fs, "prefetch", "auto", NULL, &err), -EINVAL);
+    assert_string_equal(err.text, "prefetch=auto: allowed are off, on");
     efs_client_close(client);
     efs_close(fs);
 }
@@ -426,9 +418,8 @@ static void teach(struct efs *fs, uint32_t passes)
 static struct efs *open_with_state(uint64_t budget_bytes)
 {
     return fixture_open(
-        &model,
-        (struct efs_options){
-            .budget_bytes = budget_bytes, .workers = 2, .policy = "lru", .plan = "C=100", .prefetch = "always"});
+        &model, (struct efs_options){
+                    .budget_bytes = budget_bytes, .workers = 2, .policy = "lru", .plan = "C=100", .prefetch = "on"});
 }
 
 /* Recall at 2K of the next layer in the first 4 passes after a store is opened. */
@@ -485,7 +476,7 @@ TEST(learned_stays)
     }
     assert_true(learned > 0.9);
     assert_true(nothing < learned);
-    fs = fixture_open(&model, (struct efs_options){.budget_bytes = 256 * MIB, .no_state = true, .prefetch = "always"});
+    fs = fixture_open(&model, (struct efs_options){.budget_bytes = 256 * MIB, .no_state = true, .prefetch = "on"});
     teach(fs, PASSES); /* no_state: neither loaded nor saved */
     efs_close(fs);
     assert_true(first_recall() < learned);
@@ -511,52 +502,37 @@ TEST(memory_is_in_the_budget)
     uint64_t before = stats_of(fs).fixed_bytes;
     assert_int_equal(efs_get(fs, "prefetch", value, sizeof(value)), 0);
     assert_string_equal(value, "off");
-    assert_int_equal(efs_set(fs, "prefetch", "auto", NULL, &err), 0);
+    assert_int_equal(efs_set(fs, "prefetch", "on", NULL, &err), 0);
     assert_int_equal(efs_get(fs, "prefetch", value, sizeof(value)), 0);
-    assert_string_equal(value, "auto");
+    assert_string_equal(value, "on");
     assert_true(stats_of(fs).fixed_bytes > before + MIB);
-    assert_int_equal(efs_set(fs, "prefetch", "always", NULL, &err), 0);
     assert_true(told(fs, "share_bytes", 0) > 0);
     assert_int_equal(efs_set(fs, "prefetch", "off", NULL, &err), 0);
     assert_int_equal(stats_of(fs).fixed_bytes, before);
     assert_true(told(fs, "share_bytes", 0) == 0);
     efs_close(fs);
     fs = open_store(before + 9 * MIB, NULL);
-    assert_int_equal(efs_set(fs, "prefetch", "always", NULL, &err), -ENOMEM);
+    assert_int_equal(efs_set(fs, "prefetch", "on", NULL, &err), -ENOMEM);
     assert_non_null(strstr(err.text, "budget="));
     assert_int_equal(efs_get(fs, "prefetch", value, sizeof(value)), 0);
     assert_string_equal(value, "off");
     efs_close(fs);
 }
 
-/* The governor keeps its measurements when prefetch is switched off and on again. */
-TEST(off_keeps_what_turns_found)
-{
-    struct efs *fs = open_store(256 * MIB, "auto");
-    teach(fs, PASSES);
-    double ratio = told(fs, "time_ratio", 0);
-    assert_true(ratio != 1);
-    assert_int_equal(efs_set(fs, "prefetch", "off", NULL, NULL), 0);
-    assert_true(told(fs, "time_ratio", 0) == 1);
-    assert_int_equal(efs_set(fs, "prefetch", "auto", NULL, NULL), 0);
-    assert_true(told(fs, "time_ratio", 0) == ratio);
-    efs_close(fs);
-}
-
 /* Prefetch is switched and the store closed with prefetches in flight. */
 TEST(switched_at_any_time)
 {
-    static const char *const modes[] = {"off", "always", "auto", "always"};
+    static const char *const modes[] = {"off", "on"};
     uint32_t all[EXPERTS];
     for (uint32_t e = 0; e < EXPERTS; e++)
         all[e] = e;
     for (unsigned round = 0; round < 12; round++) {
-        struct efs *fs = open_store(128 * MIB, "always");
+        struct efs *fs = open_store(128 * MIB, "on");
         struct efs_client *client = client_of(fs);
         for (uint32_t layer = 0; layer < LAYERS; layer++) {
             assert_int_equal(hint(client, (layer + 1) % LAYERS, all, EXPERTS), 0);
             ask_for(fs, layer, all + round % 8, 2);
-            assert_int_equal(efs_set(fs, "prefetch", modes[(round + layer) % 4], NULL, NULL), 0);
+            assert_int_equal(efs_set(fs, "prefetch", modes[(round + layer) % 2], NULL, NULL), 0);
         }
         efs_client_close(client);
         efs_close(fs);
@@ -567,7 +543,7 @@ TEST(switched_at_any_time)
 TEST(asked_for_what_was_cancelled)
 {
     static const uint32_t e = EXPERTS + 3;
-    struct efs *fs = open_store(256 * MIB, "always");
+    struct efs *fs = open_store(256 * MIB, "on");
     assert_int_equal(efs_set(fs, "prefetch", "off", NULL, NULL), 0); /* only the test prefetches */
     efs_lock(fs);
     assert_true(efs_extents_prefetch(fs, e, NULL) > 0);

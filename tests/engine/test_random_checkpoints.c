@@ -337,7 +337,7 @@ static void step_set(struct session *s)
         {"plan", "auto", "F=10:C=70:S=10:E=10", "F=100", "E=1", "F=101"},
         {"policy", "zipmoe", "lru", efs_policy_name(below(s, EFS_POLICY_KINDS)), "fifo", "none"},
         {"goal", "io", "makespan", "", "io", "makespan"},
-        {"prefetch", "off", "auto", "always", "auto", "always:share=20"},
+        {"prefetch", "off", "on", "off", "on", "always:share=20"},
         {"nothing", "1", "", "auto", "0", "x"},
     };
     const char *const *x = settings[below(s, sizeof(settings) / sizeof(settings[0]))], *value = x[1 + below(s, 5)];
@@ -377,12 +377,8 @@ static void step_routing(struct session *s)
     char stack[64] = "";
     if (first < all)
         expert_stack(&info, stack);
-    struct efs_routing routing = {.stack = stack,
-                                  .layer = info.layer,
-                                  .tokens = below(s, 3),
-                                  .sequence = below(s, 3),
-                                  .experts = experts,
-                                  .count = below(s, NEEDS)};
+    struct efs_routing routing = {
+        .stack = stack, .layer = info.layer, .sequence = below(s, 3), .experts = experts, .count = below(s, NEEDS)};
     for (uint32_t i = 0; i < routing.count; i++)
         experts[i] = info.expert + i;
     errors_seen += efs_routing_submit(s->fs, below(s, 2), once_in(s, 2), &routing, NULL) < 0;
@@ -551,7 +547,7 @@ static bool session_open(struct session *s)
                                         .pools = ONE_OF("C", "FCSE", "SE"),
                                         .plan = ONE_OF("F=50:C=50", "C=100", "S=30:E=30"),
                                         .goal = ONE_OF("io", "makespan"),
-                                        .prefetch = ONE_OF("always", "auto"),
+                                        .prefetch = "on",
                                         .no_state = !once_in(s, 4),
                                         .warm = once_in(s, 2) ? "always" : "off",
                                         .exports = once_in(s, 2)};

@@ -24,13 +24,13 @@ TEST(expertfs_options)
     assert_int_equal(o.direct_io, EFSD_DIRECT_IO_AUTO);
     assert_false(o.no_passthrough);
     assert_int_equal(parse(&o,
-                           "budget=512M,workers=3,prefetch=always,policy=lru,plan=F=10:C=90,policy=fifo,"
+                           "budget=512M,workers=3,prefetch=on,policy=lru,plan=F=10:C=90,policy=fifo,"
                            "nopassthrough,direct_io=off,,",
                            NULL),
                      0);
     assert_int_equal(o.budget_bytes, 512u << 20);
     assert_int_equal(o.workers, 3);
-    assert_string_equal(tuned(&o, "prefetch"), "always");
+    assert_string_equal(tuned(&o, "prefetch"), "on");
     assert_string_equal(tuned(&o, "policy"), "fifo");
     assert_string_equal(tuned(&o, "plan"), "F=10:C=90");
     assert_null(tuned(&o, "goal"));

@@ -110,9 +110,9 @@ TEST(no_prefetch_on_busy_disk)
 
     ask(&g, 100, 4000000, 4, 1);
     assert_int_equal(efs_governor_select(&g, &busy, 0, sure, 2, predictions), 0);
-    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_ALWAYS});
+    g.config.mode = EFS_GOVERNOR_ALWAYS;
     assert_true(efs_governor_select(&g, &busy, 0, sure, 2, predictions) > 0);
-    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_AUTO});
+    g.config.mode = EFS_GOVERNOR_AUTO;
     busy.latency_ns = 10000;
     assert_int_equal(efs_governor_select(&g, &busy, 0, sure, 2, predictions), 2);
 }
@@ -172,27 +172,6 @@ TEST(measured_time_decides)
     assert_true(play(&g, 800, 800000) > 0.9);
     g = governor_of(EFS_GOVERNOR_ALWAYS);
     assert_true(play(&g, 400, 1500000) > 0.99);
-    g = governor_of(EFS_GOVERNOR_OFF);
-    assert_true(play(&g, 400, 1500000) < 0.01);
-    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_AUTO});
-    assert_true(play(&g, 400, 800000) > 0.9);
-    assert_string_equal(efs_governor_mode_name(EFS_GOVERNOR_ALWAYS), "always");
-    assert_null(efs_governor_mode_name((enum efs_governor_mode)9));
-}
-
-/* The measured ratio survives mode OFF; the time in mode OFF is not compared. */
-TEST(off_keeps_measurements)
-{
-    struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
-    double ratio;
-
-    assert_true(play(&g, 400, 800000) > 0.9);
-    ratio = efs_trial_ratio(&g.trial);
-    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_OFF});
-    ask(&g, 10, 1500000, 4, 1);
-    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_AUTO});
-    assert_true(efs_trial_ratio(&g.trial) == ratio);
-    assert_true(play(&g, 12, 800000) > 0.8);
 }
 
 /* Prefetch has a share of the budget only while it reads: not before, not if no prediction is worth a read, and not if
@@ -214,8 +193,6 @@ TEST(memory_follows_use)
     assert_false(efs_governor_has_share(&g));
     g = governor_of(EFS_GOVERNOR_ALWAYS);
     assert_true(efs_governor_has_share(&g));
-    g = governor_of(EFS_GOVERNOR_OFF);
-    assert_false(efs_governor_has_share(&g));
 }
 
 /* A pause of 1 s by the client is not counted as slowness of the block around it. */
@@ -243,13 +220,9 @@ TEST(caps_follow_the_budget)
     assert_int_equal(caps.resident_bytes, 2000);
     efs_governor_caps(&g, 5000, 1000, &caps); /* but at most a tenth of the budget */
     assert_int_equal(caps.resident_bytes, 500);
-    efs_governor_set(&g, &(struct efs_governor_config){.share = 0.5});
+    g.config.share = 0.5;
     efs_governor_caps(&g, 100000, 1000, &caps);
     assert_int_equal(caps.resident_bytes, 50000);
-    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_OFF});
-    efs_governor_caps(&g, 100000, 1000, &caps);
-    assert_int_equal(caps.resident_bytes, 0);
-    assert_int_equal(caps.in_flight_bytes, 0);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -39,7 +39,7 @@ ran = [replay(*mapped, "--compute", "ffn"), replay(*lru, "--budget", "60%", "--c
        replay(*library, "--budget", "80M", "--compute", "ffn", "--batch", "4")]
 coded = [replay(*library, "--budget", budget, "--policy", policy, "--compute", "ffn-coded", "--batch", batch)
          for budget, policy, batch in (("40M", "zipmoe", "1"), ("80M", "zipmoe:io", "16"), ("40M", "lru:coded", "4"), ("40M", "lru:full", "16"))]
-guessed = replay(*library, "--budget", "40M", "--policy", "lru", "--compute", "ffn-coded", "--predict", "mixed", "--prefetch", "always")
+guessed = replay(*library, "--budget", "40M", "--policy", "lru", "--compute", "ffn-coded", "--predict", "mixed")
 zstd = scratch("z.efs")
 run(program("mkexpertfs"), "-q", "--codec=zstd", raw, zstd)
 ran += coded + [guessed, replay("--mount", zstd, "--budget", "40M", "--compute", "ffn-coded", "--batch", "5")]

@@ -55,7 +55,6 @@ def options():
     p.add_argument("--run-us", default="300", help="to touch an expert once, with all cores, of limit (300)")
     p.add_argument("--layer-us", default="0", help="all else in a layer (0)")
     p.add_argument("--predict", help="read ahead as this predictor guesses: mixed")
-    p.add_argument("--prefetch", default="always", help="with --predict: auto or always (always)")
     p.add_argument("--only", default="whole,live,limit,agree", help="measurements (whole,live,limit,agree)")
     a = p.parse_args()
     a.trace = a.trace or os.environ.get("TRACE") or found("eval")
@@ -167,7 +166,7 @@ class Replay:
             if peer:
                 run = self.play(["--peer", peer, "--raw", self.raw, "--budget", str(size), *play], prefix, env)[0]
             elif compute == "ffn-coded":
-                ahead = ["--predict", a.predict, "--prefetch", a.prefetch] if a.predict else []
+                ahead = ["--predict", a.predict] if a.predict else []
                 run = self.play(["--mount", self.store, "--policy", ":".join(policy), "--budget", str(size + ALLOWANCE // 2),
                                  *ahead, *play], prefix, env)[0]
             else:

@@ -143,8 +143,7 @@ void efsg_hints_submit(struct efsg_hints *h, const struct efsg_weight *w, const 
     struct efs_client *client = efsg_source_prefetch_client(w->source);
     if (!client || !w->routers || count == 0 || count > EFS_ROUTING_EXPERTS)
         return;
-    struct efs_routing now = {
-        .sequence = h->sequence, .layer = w->layer, .tokens = 1, .count = count, .experts = chosen};
+    struct efs_routing now = {.sequence = h->sequence, .layer = w->layer, .count = count, .experts = chosen};
     (void)efs_observe(client, &now, NULL); /* an error only means less prefetch */
     for (uint32_t i = 0; h->count && h->layer == w->layer && i < h->count; i++) {
         h->right += is_among(h->experts[i], chosen, count);
@@ -162,11 +161,7 @@ void efsg_hints_submit(struct efsg_hints *h, const struct efsg_weight *w, const 
     h->count = count;
     for (uint32_t i = 0; i < count; i++) /* hit rate of the hints so far */
         weights[i] = (float)(h->right + 1) / (float)(h->hinted + 1);
-    struct efs_routing guess = {.sequence = h->sequence,
-                                .layer = h->layer,
-                                .tokens = 1,
-                                .count = count,
-                                .experts = h->experts,
-                                .weights = weights};
+    struct efs_routing guess = {
+        .sequence = h->sequence, .layer = h->layer, .count = count, .experts = h->experts, .weights = weights};
     (void)efs_hint(client, &guess, NULL);
 }

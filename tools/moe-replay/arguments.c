@@ -79,8 +79,8 @@ static const struct tools_option options[] = {
     {"predict", 0, "NAME,...",
      "Each policy also with experts read ahead, as guessed by all, some predictors of `moe-replay predict', or perfect",
      TOOLS_LIST, AT(predict)},
-    {"prefetch", 0, "MODE", "Read ahead while that is faster (auto, the default), or always", TOOLS_WORD, AT(prefetch),
-     .words = "auto|always"},
+    {"prefetch", 0, "MODE", "Simulated: read ahead while that is faster (auto, the default), or always", TOOLS_WORD,
+     AT(prefetch), .words = "auto|always"},
     {"schedule", 0, "KIND", "Order of reads and decodes, simulated: request (default, as mounts do), paper", TOOLS_WORD,
      AT(schedule), .words = "request|paper"},
     {"layer-us", 0, "N", "Time of all else in a layer, before its experts are asked for (default: 0)", TOOLS_NUMBER,
@@ -100,7 +100,7 @@ static const struct tools_option options[] = {
     {"workers", 0, NULL, "those of the profile decode", TOOLS_REMOVED, .at = 0},
     {"open-us", 0, NULL, "the simulator goes by the profile", TOOLS_REMOVED, .at = 0},
     {"expertfs", 0, NULL, "mount STORE, then --mount DIR", TOOLS_REMOVED, .at = 0},
-    {"warm", 0, NULL, "mount STORE with -o prefetch=auto, then --mount DIR", TOOLS_REMOVED, .at = 0},
+    {"warm", 0, NULL, "mount STORE with -o prefetch=on, then --mount DIR", TOOLS_REMOVED, .at = 0},
     {"allowance", 0, NULL, "tools/bench/run replay makes memory cgroups", TOOLS_REMOVED, .at = 0},
     {"prealloc", 0, NULL, "memory is always taken before the first token", TOOLS_REMOVED, .at = 0},
     {"plot", 0, NULL, "tools/bench/plot.py draws --json", TOOLS_REMOVED, .at = 0},
@@ -119,6 +119,8 @@ static void check_live(const struct argp_state *state, const struct replay_argum
         argp_error(state, "--mount and --peer are runs of their own");
     if (a->store || a->profile)
         argp_error(state, "--store and --profile are of the simulator");
+    if (a->prefetch)
+        argp_error(state, "--prefetch is of the simulator");
     if (a->plan_from)
         argp_error(state, "--plan-from is of the simulator: a mount starts with what `moe-replay counts' wrote");
     if (a->peer != NO_PEER && !a->raw)

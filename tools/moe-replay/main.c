@@ -244,8 +244,7 @@ static errint_t open_client(const struct replay_arguments *a, const struct repla
                                   .lease_wait = true,
                                   .prealloc = true,
                                   .policy = record->policy.name,
-                                  .prefetch =
-                                      record->predictor ? efs_governor_mode_name(a->setup.governor.mode) : NULL};
+                                  .prefetch = record->predictor ? "on" : NULL};
     bool full = record->policy.pools == REPLAY_FULL, coded = a->compute == REPLAY_COMPUTE_TOUCH_CODED;
     enum efs_form form = coded ? EFS_FORM_CODED : EFS_FORM_FULL;
     struct stat st;
