@@ -17,19 +17,19 @@
 #define LOADS_MAX 8192u              /* in flight; more than the extents of a layer */
 #define SHARED_BYTES (4 * EFS_ALIGN) /* limit of an extent of several objects: a read of one reads them all */
 
-/* Whether the next chunk starts less than a page after the end of a chunk. */
-static bool chunk_is_near(uint64_t end, uint64_t next)
+/* Whether the next chunk starts less than a page after the end of a chunk, or both are empty. */
+static bool chunk_follows(uint64_t offset, uint32_t bytes, uint64_t next, uint32_t next_bytes)
 {
-    return next >= end && next - end < EFS_ALIGN;
+    if (bytes == 0 || next_bytes == 0)
+        return bytes == next_bytes;
+    return next >= offset + bytes && next - (offset + bytes) < EFS_ALIGN;
 }
 
-/* Whether shard b follows a on disk, E after E and SM after SM. Either both or neither have E, and likewise SM. */
+/* Whether shard b follows a on disk, E after E and SM after SM. */
 static bool shard_follows(const struct efs_disk_shard *a, const struct efs_disk_shard *b)
 {
-    if ((a->e_bytes == 0) != (b->e_bytes == 0) || (a->sm_bytes == 0) != (b->sm_bytes == 0))
-        return false;
-    return (a->e_bytes == 0 || chunk_is_near(a->e_offset + a->e_bytes, b->e_offset)) &&
-           (a->sm_bytes == 0 || chunk_is_near(a->sm_offset + a->sm_bytes, b->sm_offset));
+    return chunk_follows(a->e_offset, a->e_bytes, b->e_offset, b->e_bytes) &&
+           chunk_follows(a->sm_offset, a->sm_bytes, b->sm_offset, b->sm_bytes);
 }
 
 /* The number of shards from `first` on that form one extent. */

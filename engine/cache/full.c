@@ -71,7 +71,10 @@ static void full_count(struct efs *fs, const struct efs_full *f, bool add)
     struct efs_full_pool *pool = fs->full;
     if (!f->leases && !f->readers)
         return;
-    (add ? efs_account_charge : efs_account_release)(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
+    if (add)
+        efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
+    else
+        efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
     uint64_t bytes = add ? f->memfile->bytes : -f->memfile->bytes;
     pool->copied_count += f->leases ? 0u : add ? 1u : -1u;
     pool->leased_count += !f->leases ? 0u : add ? 1u : -1u;

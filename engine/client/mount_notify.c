@@ -41,7 +41,8 @@ bool efs_mount_notify_later(struct efs_mount *m, const char *stack, uint32_t lay
 void efs_mount_flush(struct efs_mount *m, bool block)
 {
     errint_t rc = -EAGAIN;
-    if ((block ? pthread_mutex_lock : pthread_mutex_trylock)(&m->send_lock) == 0) {
+    int busy = block ? pthread_mutex_lock(&m->send_lock) : pthread_mutex_trylock(&m->send_lock);
+    if (!busy) {
         rc = efs_export_send(m, NULL, block ? 0 : MSG_DONTWAIT);
         pthread_mutex_unlock(&m->send_lock);
     }

@@ -24,8 +24,9 @@ static errint_t check_routing(const struct efs_mixture *m, struct efs_error *err
 static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
 {
     const uint32_t experts = m->routing ? m->routing->experts : m->expert_count;
+    const int outputs = (m->y ? 1 : 0) + (m->y_bf16 ? 1 : 0);
     if (experts == 0 || m->tokens == 0 || m->hidden == 0 || m->hidden > EFS_COLS_MAX || m->x_stride < m->hidden ||
-        (unsigned)m->activation > EFS_ACTIVATION_F16 || m->y_stride < m->hidden || !m->x || !m->y == !m->y_bf16)
+        (unsigned)m->activation > EFS_ACTIVATION_F16 || m->y_stride < m->hidden || !m->x || outputs != 1)
         return efs_fail(err, -EINVAL, "a mixture of %u experts, %u tokens, hidden size %u", experts, m->tokens,
                         m->hidden);
     if (m->routing)

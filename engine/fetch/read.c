@@ -415,7 +415,10 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         read_copy(fs, &served.full);
     for (struct part *p = served.direct.head, *next; p; p = next) {
         next = p->next;
-        (p->is_small ? efs_small_read : efs_uncached_read)(fs, &p->span);
+        if (p->is_small)
+            efs_small_read(fs, &p->span);
+        else
+            efs_uncached_read(fs, &p->span);
     }
     read_run(&served.ready);
     read_end(r);

@@ -224,8 +224,9 @@ static errint_t code_part(struct thread *t, const struct efs_pack_part *part, co
     size_t elements = efs_pack_shard_elements(plan, part->object, part->shard);
     struct efs_shard_coded coded;
     bool small = efs_pack_for_small_reads(plan, part->object);
-    errint_t rc = (small ? efs_shard_encode_short : efs_shard_encode)(format, plan->codec, raw, elements, slot->e,
-                                                                      slot->sm, &coded, t->scratch);
+    errint_t rc =
+        small ? efs_shard_encode_short(format, plan->codec, raw, elements, slot->e, slot->sm, &coded, t->scratch)
+              : efs_shard_encode(format, plan->codec, raw, elements, slot->e, slot->sm, &coded, t->scratch);
     if (rc == 0 && format != EFS_FORMAT_BYTES)
         rc = efs_pack_tally(t->pipe->tallies, part->object, o->shard_count, coded.counts);
     if (rc < 0)

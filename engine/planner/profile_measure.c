@@ -99,11 +99,11 @@ static errint_t measure_wait(struct efs_measure *m)
 }
 
 /* Whether a chunk is adjacent to the preceding bytes, which end at *end (0: none), with padding below EFS_ALIGN;
- * advances *end. true for an empty chunk. */
-static bool span_append_chunk(uint64_t offset, uint32_t bytes, uint64_t *end)
+ * advances *end. An empty chunk is if that of the first shard is empty, too. */
+static bool span_append_chunk(uint64_t offset, uint32_t bytes, uint32_t first_bytes, uint64_t *end)
 {
-    if (bytes == 0)
-        return true;
+    if (bytes == 0 || first_bytes == 0)
+        return bytes == first_bytes;
     if (*end != 0 && (offset < *end || offset - *end >= EFS_ALIGN))
         return false;
     *end = offset + bytes;
@@ -122,9 +122,8 @@ static bool span_lay(const struct efs_store *store, uint32_t object, struct efs_
     *e = *sm = 0;
     for (; span->count < o->shard_count; span->count++) {
         const struct efs_disk_shard *s = first + span->count;
-        if ((s->e_bytes != 0) != (first->e_bytes != 0) || (s->sm_bytes != 0) != (first->sm_bytes != 0) ||
-            !span_append_chunk(s->e_offset, s->e_bytes, &e_end) ||
-            !span_append_chunk(s->sm_offset, s->sm_bytes, &sm_end))
+        if (!span_append_chunk(s->e_offset, s->e_bytes, first->e_bytes, &e_end) ||
+            !span_append_chunk(s->sm_offset, s->sm_bytes, first->sm_bytes, &sm_end))
             break;
         uint64_t e_span = first->e_bytes ? efs_page_span(first->e_offset, e_end) : 0;
         uint64_t sm_span = first->sm_bytes ? efs_page_span(first->sm_offset, sm_end) : 0;

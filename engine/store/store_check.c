@@ -268,7 +268,8 @@ static errint_t check_objects(const struct efs_store *store, struct efs_error *e
         }
         if (o->group >= store->group_count)
             BAD("objects", i, "names a group that is not there");
-        if ((store->groups[o->group].kind == EFS_GROUP_BLOB) != (o->tensor == EFS_NONE))
+        bool is_blob = store->groups[o->group].kind == EFS_GROUP_BLOB, has_tensor = o->tensor != EFS_NONE;
+        if (is_blob == has_tensor)
             BAD("objects", i, "a blob and a tensor are mixed up");
         for (uint32_t s = o->shard_first; s < next_shard; s++) {
             errint_t rc = check_shard(store, o, s, &bound, err);

@@ -144,8 +144,9 @@ void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t by
         fuse_reply_err(req, EROFS); /* writepage: written through a mapping, without message boundaries */
         return;
     }
+    unsigned uid = fuse_req_ctx(req)->uid;
     bool hint = daemon->tree.nodes[node].id == EFSD_CONTROL_HINT;
-    errint_t rc = (hint ? hint_submit : want_submit)(daemon, fuse_req_ctx(req)->uid, data, bytes);
+    errint_t rc = hint ? hint_submit(daemon, uid, data, bytes) : want_submit(daemon, uid, data, bytes);
     if (rc)
         fuse_reply_err(req, -rc);
     else

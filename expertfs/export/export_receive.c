@@ -349,7 +349,10 @@ static bool client_handle_packet(struct efsd_export_client *s, const union efsd_
         return false;
     if ((head->kind == EFS_EXPORT_LIST || head->kind == EFS_EXPORT_KEEP) && bytes == sizeof(*head) &&
         head->count == 0) {
-        (head->kind == EFS_EXPORT_LIST ? efsd_export_list : client_handle_keep)(s);
+        if (head->kind == EFS_EXPORT_LIST)
+            efsd_export_list(s);
+        else
+            client_handle_keep(s);
         return true;
     }
     if (head->kind == EFS_EXPORT_OBSERVE || head->kind == EFS_EXPORT_HINT)

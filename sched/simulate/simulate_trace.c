@@ -28,11 +28,12 @@ static struct efs_graph trace_largest_graph(const struct efs_trace_config *confi
 
 static bool trace_config_valid(const struct efs_trace_config *config)
 {
-    return config && config->policy.describe && config->timeline && !config->ahead.next == !config->ahead.done &&
-           config->workers >= 1 && config->workers <= EFS_TASK_MAX_WORKERS &&
-           (unsigned)config->kind < EFS_SCHEDULE_KINDS && config->max_shards >= 1 &&
-           config->max_shards <= EFS_TASK_MAX_SHARDS && config->run_token_ns <= EFS_TASK_MAX_NS &&
-           config->layer_ns <= EFS_TASK_MAX_NS;
+    const bool ahead = config && config->ahead.next; /* next and done are given, or neither */
+    return config && config->policy.describe && config->timeline &&
+           (ahead ? config->ahead.done != NULL : config->ahead.done == NULL) && config->workers >= 1 &&
+           config->workers <= EFS_TASK_MAX_WORKERS && (unsigned)config->kind < EFS_SCHEDULE_KINDS &&
+           config->max_shards >= 1 && config->max_shards <= EFS_TASK_MAX_SHARDS &&
+           config->run_token_ns <= EFS_TASK_MAX_NS && config->layer_ns <= EFS_TASK_MAX_NS;
 }
 
 struct parts {

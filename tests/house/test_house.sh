@@ -221,6 +221,8 @@ done
 for room in engine/*/ expertfs/*/ sched/*/ tools/*/; do
     [ "$(tests/reach "${room%/}")" != "${room%/}" ] || complain "${room%/}: no row in tests/reach says which tests cover it"
 done
+while IFS= read -r line; do complain "$line: an expression chooses the function that is called"; done < <(
+    grep -nE '\([^()?]*\?[^:()]*:[^()]*\)\(' $(git ls-files 'engine/*.[ch]' 'expertfs/*.[ch]' 'sched/*.[ch]' 'kernels/*.[ch]' 'tools/*.[ch]'))
 # Every source file names its licence.
 while IFS= read -r file; do complain "$file: no SPDX line"; done < <(
     git ls-files -z '*.c' '*.h' '*.cu' '*.py' 2>/dev/null | xargs -0 -r grep -L 'SPDX-License-Identifier: Apache-2.0')

@@ -100,6 +100,9 @@ options_text = run(program("expertfs"), "--help").stdout.split("Options of -o")[
 check("tunables and at most 13 other mount options are listed, a line each",
       8 <= len(re.findall(r"^  \S", options_text, re.M)) - len(tunables()) <= 13, options_text)
 
+short = [line for line in options_text.splitlines() if line and len(line) < 20 and line != "Others:"]
+check("and no word of it is wrapped into a line alone", not short, short)
+
 print("-- options")
 for name in ("mkexpertfs", "expertfs", "moe-replay"):
     page, help_text = page_of(f"{name}.1"), run(program(name), "--help").stdout

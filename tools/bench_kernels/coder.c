@@ -45,8 +45,10 @@ static void do_shard(const struct data *d, size_t s, uint8_t *scratch)
     uint8_t *e = d->e + first, *sm = d->sm + s * d->sm_room, *chunk = d->chunks + s * d->chunk_room;
 
     bool is_short = d->span_log2 < EFS_SPAN_LOG2;
-    if (d->work == WORK_SPLIT || d->work == WORK_ENCODE)
-        (is_short ? efs_split_short : efs_split)(d->format, d->raw + at, n, e, sm);
+    if (is_short && (d->work == WORK_SPLIT || d->work == WORK_ENCODE))
+        efs_split_short(d->format, d->raw + at, n, e, sm);
+    else if (d->work == WORK_SPLIT || d->work == WORK_ENCODE)
+        efs_split(d->format, d->raw + at, n, e, sm);
     if (d->work == WORK_ENCODE)
         d->chunk_bytes[s] = is_short ? efs_cascade_encode_short(e, n, d->span_log2, chunk, scratch)
                                      : efs_cascade_encode(e, n, chunk, scratch);
@@ -140,8 +142,7 @@ static void print_path(const struct data *d, const char *format, unsigned rounds
            bound = (sm + (double)d->elements * entropy / 8) / (double)d->raw_bytes;
     double limit = fmin(rate[WORK_READ] / size, rate[WORK_WRITE]) / rate[WORK_MEMCPY];
     printf("{\"format\": \"%s\", \"path\": \"%s\", \"threads\": %u, \"span\": %u, \"size\": %.5f, \"bound\": %.5f, "
-           "\"exponent_bits\": %.4f, "
-           "\"entropy_bits\": %.4f",
+           "\"exponent_bits\": %.4f, \"entropy_bits\": %.4f",
            format, efs_cpu_name(), d->threads, 1u << d->span_log2, size, bound, coded * 8 / (double)d->elements,
            entropy);
     for (unsigned w = 0; w < WORK_COUNT; w++)

@@ -44,15 +44,15 @@ int main(int argc, char **argv)
     static const struct tools_command coder = {
         .options = coder_options,
         .help = "Exponent coder and merge, memory to memory, against memcpy in the same run: lines of JSON. "
-                "limit_ratio: the "
-                "ratio that reading the coded bytes or writing the raw ones alone would have, the slower of them.\v"
+                "limit_ratio: the ratio that reading the coded bytes or writing the raw ones alone would have, the "
+                "slower of them.\v"
                 "bench_kernels products --help: products of matrices; bench_kernels gpu --help: graphics processors."};
     static const struct tools_command products = {
         .options = products_options,
         .arguments = "[ROWSxCOLS...]",
-        .help = "Products of BF16 matrices (2880x2880 and 4096x1536) with vectors, coded against plain: lines of JSON. "
-                "GB/s "
-                "are of plain bytes. limit: coded over plain if the coded bytes came as fast as reading alone.",
+        .help = "Products of BF16 matrices (2880x2880 and 4096x1536) with vectors, coded against plain: lines of "
+                "JSON. GB/s are of plain bytes. limit: coded over plain if the coded bytes came as fast as reading "
+                "alone.",
         .at = AT(shapes)};
     static const struct tools_command gpu = {
         .options = gpu_options,

@@ -47,10 +47,10 @@ static const struct tools_option options[] = {
 static const struct tools_command command = {
     .options = options,
     .arguments = "[MNT]",
-    .help = "Show what a mount serves, how fast, for which programs, and what is wrong. Without MNT, of the only mount "
-            "that "
-            "this user may read. Rates in the tables are since it was mounted; with -w, later ones since the print "
-            "before.\vExamples:\n  expertctl status\n  expertctl status -w 2 /mnt\n  expertctl status --json /mnt",
+    .help = "Show what a mount serves, how fast, for which programs, and what is wrong. Without MNT, of the only "
+            "mount that this user may read. Rates in the tables are since it was mounted; with -w, later ones since "
+            "the print before.\vExamples:\n  expertctl status\n  expertctl status -w 2 /mnt\n  expertctl status "
+            "--json /mnt",
     .at = AT(mount),
     .finish = check_arguments};
 

@@ -81,22 +81,18 @@ static const struct tools_command command = {
     .arguments = "MODEL [MNT]\nMODEL -- PROGRAM [ARGUMENT...]",
     .help =
         "Mount a model, or run PROGRAM on it. MODEL is a directory of safetensors or GGUF files, a GGUF file, a store "
-        "or "
-        "its name, a mount, or ORG/NAME of the Hugging Face Hub, which is looked up in the local cache. A model "
-        "without "
-        "a store is packed first. Without MNT the mount point is a folder beside the stores.\n\n"
+        "or its name, a mount, or ORG/NAME of the Hugging Face Hub, which is looked up in the local cache. A model "
+        "without a store is packed first. Without MNT the mount point is a folder beside the stores.\n\n"
         "With PROGRAM, {} in its arguments is the folder of the files, {gguf} the GGUF file in it. A model that fits "
-        "into "
-        "memory is run from its own files. Else llama.cpp takes experts from the store, all else from the GGUF file; "
-        "with {}, with -o, or if the model's files are not there, from a mount in a temporary folder. A line says "
-        "which. EXPERTFS_BUDGET sets the memory for experts in the program, also where the model fits.\v"
+        "into memory is run from its own files. Else llama.cpp takes experts from the store, all else from the GGUF "
+        "file; with {}, with -o, or if the model's files are not there, from a mount in a temporary folder. A line "
+        "says which. EXPERTFS_BUDGET sets the memory for experts in the program, also where the model fits.\v"
         "Examples:\n"
         "  expertctl up Qwen/Qwen3-30B-A3B\n"
         "  expertctl up -o budget=16G model/ /mnt\n"
         "  expertctl up model.gguf -- llama-server -m {gguf}\n\n"
         "Exit status: 0 mounted, 1 failed; with PROGRAM that of the program, 128 and the signal that ended it, 125 if "
-        "it "
-        "was not started, 126 and 127 if it could not be executed, or found.",
+        "it was not started, 126 and 127 if it could not be executed, or found.",
     .at = AT(given),
     .finish = check_arguments};
 

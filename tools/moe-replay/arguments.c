@@ -55,14 +55,12 @@ static const struct tools_option options[] = {
     {"mount", 0, "DIR|STORE", "Through the mount at DIR, as it is, or by the library on STORE", TOOLS_TEXT, AT(mount)},
     {"peer", 0, "NAME",
      "As others do: mmap (files mapped), read-lru, read-lfu (experts read with O_DIRECT into an LRU or LFU), "
-     "accelerate, "
-     "zero-3 (whole layers read)",
+     "accelerate, zero-3 (whole layers read)",
      TOOLS_WORD, AT(peer), .words = "mmap|read-lru|accelerate|zero-3|read-lfu"},
     {"raw", 0, "DIR", "The checkpoint that --peer reads", TOOLS_TEXT, AT(raw)},
     {"compute", 0, "WHAT",
      "With the experts of a layer: none, touch (a load per 64 bytes, the default), touch-coded (of the coded form), "
-     "ffn "
-     "(run them in BF16), ffn-coded (by the library, from the coded form)",
+     "ffn (run them in BF16), ffn-coded (by the library, from the coded form)",
      TOOLS_WORD, AT(compute), .words = "none|touch|touch-coded|ffn|ffn-coded"},
     {.kind = TOOLS_HEADING, .help = "What to replay:"},
     {"tokens", 0, "N", "Only the first N tokens of the trace", TOOLS_NUMBER, AT(tokens), .least = 1},
@@ -152,7 +150,7 @@ static void finish_options(const struct argp_state *state, void *into)
     a->predictor_count = predict_choices_parse(state, "predict", &a->predict, true, a->predictors);
     if (live)
         check_live(state, a);
-    else if (!a->profile == !a->store)
+    else if (a->profile ? a->store != NULL : a->store == NULL)
         fail_choice(state, a->trace.word[0]);
     for (uint32_t b = 0; a->budgets.count == 0 && b < (live ? 1 : 4); b++)
         a->budgets.word[b] = live ? any : budgets[b];
@@ -178,11 +176,10 @@ void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
         .options = options,
         .arguments = "--store=STORE|--profile=FILE TRACE\n--mount=DIR|STORE TRACE\n--peer=NAME --raw=DIR TRACE",
         AT(trace),
-        .help = "Replay a routing trace (.route) through cache policies, in a simulator with the costs that `expertctl "
-                "profile' measured (--store or --profile); or once on real files: through a mount or by the library "
-                "(--mount), or as programs without expertfs read the checkpoint (--peer). A trace of another shape is "
-                "mapped onto the model. Ctrl-C prints what "
-                "is known so far.\v"
+        .help = "Replay a routing trace (.route) through cache policies, in a simulator with the costs that "
+                "`expertctl profile' measured (--store or --profile); or once on real files: through a mount or by "
+                "the library (--mount), or as programs without expertfs read the checkpoint (--peer). A trace of "
+                "another shape is mapped onto the model. Ctrl-C prints what is known so far.\v"
                 "Exit status: 0 all ran, 1 failed, 2 wrong usage, 130 interrupted.\n"
                 "Commands: moe-replay predict|assign|place|counts --help",
         .finish = finish_options};

@@ -135,8 +135,7 @@ static const struct tools_option options[] = {
      TOOLS_FLAG, .at = AT(share)},
     {"ignore", 0, "NAME",
      "Run without a key of config.json, such as rope_scaling.beta_fast, or a tensor, which is not known here; a "
-     "pattern, "
-     "may be given several times",
+     "pattern, may be given several times",
      TOOLS_CALL, .parse = take_ignored},
     {"logits", 0, "FILE", "Write the logits of all positions there, as F32", TOOLS_TEXT, .at = AT(logits_path)},
     {"trace", 0, "FILE",

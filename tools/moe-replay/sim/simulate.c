@@ -336,7 +336,7 @@ static int simulate(const struct replay_setup *setup, const struct replay_worklo
     player->memory_bytes = efs_trace_bytes(&config);
     player->memory = malloc(player->memory_bytes + 1);
     player->pass_ns = calloc(workload->passes + 1, sizeof(*player->pass_ns));
-    int rc = requests && player->memory && player->pass_ns && !player->prefetch == !predicted ? 0 : -ENOMEM;
+    int rc = requests && player->memory && player->pass_ns && (player->prefetch || !predicted) ? 0 : -ENOMEM;
     if (rc == 0)
         rc = open_policy(player, policy, history, plan);
     if (rc == 0)
