@@ -20,8 +20,13 @@ struct efs_retirement { /* the segment that is being released: unregistered by t
 
 #define EFS_READY_SEGMENTS 4u
 
-struct efs_grow {         /* prepares segments on a worker, and reads the memory that is left (grow.c) */
-    pthread_mutex_t lock; /* one reading at a time; taken before efs.lock */
+struct efs_grow_before { /* numbers of the account before a reading */
+    uint64_t allocated, used, returned, unpopulated;
+};
+
+struct efs_grow {                  /* prepares segments on a worker, and reads the memory that is left (grow.c) */
+    pthread_mutex_t lock;          /* one reading at a time; taken before efs.lock */
+    struct efs_grow_before before; /* the current reading */
     struct efs_job job;
     /* guarded by efs.lock */
     struct efs_pending_segment ready[EFS_READY_SEGMENTS]; /* mapped and bound, without pages */

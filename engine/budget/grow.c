@@ -35,26 +35,22 @@ static uint64_t grow_available(const struct efs *fs, uint64_t used, uint64_t unp
     return have + (uint64_t)left;
 }
 
-/* Numbers of the account before a reading. */
-struct grow_before {
-    uint64_t allocated, used, returned, unpopulated;
-};
-
-/* Chooses segments to prepare if few are ready. */
-static struct grow_before grow_begin(struct efs *fs, struct efs_pending_segment *pending, unsigned *count)
+/* Chooses segments to prepare if few are ready. Returns their number. */
+static unsigned grow_begin(struct efs *fs, struct efs_pending_segment *pending)
 {
-    const struct efs_grow *g = &fs->budget->grow;
+    struct efs_grow *g = &fs->budget->grow;
+    unsigned count = 0;
     pthread_mutex_lock(&fs->lock);
     unsigned wanted = g->count < READY_LEAST ? EFS_READY_SEGMENTS - g->count : 0;
     pthread_mutex_unlock(&fs->lock);
     uint64_t nodes = wanted ? efs_arena_nodes_with_memory(&fs->arena) : 0;
     pthread_mutex_lock(&fs->lock);
-    for (*count = 0; *count < wanted && efs_arena_choose(&fs->arena, nodes, &pending[*count]);)
-        ++*count;
-    struct grow_before before = {fs->account.allocated_bytes, fs->account.used_bytes, fs->account.returned_bytes,
-                                 grow_unpopulated(fs)};
+    while (count < wanted && efs_arena_choose(&fs->arena, nodes, &pending[count]))
+        count++;
+    g->before = (struct efs_grow_before){fs->account.allocated_bytes, fs->account.used_bytes,
+                                         fs->account.returned_bytes, grow_unpopulated(fs)};
     pthread_mutex_unlock(&fs->lock);
-    return before;
+    return count;
 }
 
 /* With lock held: retries waiters for memory, but not again for the same failure. */
@@ -72,9 +68,8 @@ void efs_grow(struct efs *fs, bool sampled)
     struct efs_grow *g = &fs->budget->grow;
     struct efs_pending_segment pending[EFS_READY_SEGMENTS];
     errint_t error[EFS_READY_SEGMENTS];
-    unsigned count;
     pthread_mutex_lock(&g->lock);
-    const struct grow_before before = grow_begin(fs, pending, &count);
+    unsigned count = grow_begin(fs, pending);
     int64_t left = efs_memory_left_bytes(&fs->budget->memory_left);
     for (unsigned i = 0; i < count; i++)
         error[i] = efs_arena_prepare(&fs->arena, &pending[i]);
@@ -88,11 +83,11 @@ void efs_grow(struct efs *fs, bool sampled)
             efs_arena_discard(&fs->arena, &pending[i]);
         failed = failed || error[i] < 0;
     }
-    g->limit_bytes = before.allocated - before.unpopulated + (left > 0 ? (uint64_t)left : 0);
-    g->returned_bytes = before.returned;
+    g->limit_bytes = g->before.allocated - g->before.unpopulated + (left > 0 ? (uint64_t)left : 0);
+    g->returned_bytes = g->before.returned;
     /* `left` may include changes since the first reading of used_bytes: use the larger value */
-    uint64_t used = fs->account.used_bytes > before.used ? fs->account.used_bytes : before.used;
-    g->available_bytes = grow_available(fs, used, before.unpopulated, left);
+    uint64_t used = fs->account.used_bytes > g->before.used ? fs->account.used_bytes : g->before.used;
+    g->available_bytes = grow_available(fs, used, g->before.unpopulated, left);
     g->is_new = true;
     g->is_sample = sampled;
     grow_retry_waiters(fs, failed && g->count == 0);

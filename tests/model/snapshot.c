@@ -10,7 +10,10 @@
 #define PAGE 4096u
 #define HEAP_BYTES ((size_t)256 << 20)
 #define PAGES_MAX 4096u /* that are written */
-#define CLASSES 40u     /* sizes of blocks: powers of two and 1.5 times these, from 64 bytes on */
+/* Of what is allocated while writes are tracked: a stale pointer on a stack of which a byte was overwritten still
+ * points into the same block. */
+#define ALIGNMENT 256u
+#define CLASSES 40u /* sizes of blocks: powers of two and 1.5 times these, from 64 bytes on */
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
@@ -108,6 +111,8 @@ static void *heap_alloc(size_t bytes)
     if (block) {
         heap->free[size_class] = block->next;
     } else {
+        if (tracking)
+            heap->used = (heap->used + sizeof(*block) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT - sizeof(*block);
         block = (struct heap_block *)(void *)((uint8_t *)heap + heap->used);
         heap->used += class_bytes(size_class);
         if (heap->used > HEAP_BYTES)
@@ -141,7 +146,7 @@ static void heap_free(void *memory)
 
 const struct heap_block *heap_block_at(const void *address)
 {
-    const struct heap_block *block = heap->live;
+    const struct heap_block *block = (const uint8_t *)address < (const uint8_t *)heap + used_before ? NULL : heap->live;
     while (block && (uintptr_t)address - (uintptr_t)(block + 1) >= block->bytes)
         block = block->next;
     return block;

@@ -3,7 +3,8 @@
  * state.c - see world.h: the abstract state of the engine. The only file of the explorer that knows the engine's
  * structs, except world_bytes.c.
  *
- * Not part of it: statistics, clocks, times, addresses, the order of jobs and reads, free structs that are
+ * A struct is hashed as a whole, less the members that are named: so a new member is part of the state. Not part of it:
+ * statistics, clocks, times, links of lists (which are walked), the order of jobs and reads, free structs that are
  * interchangeable, bitmaps that follow from the blocks of extents. Objects are named by the caller for which they were
  * allocated and the number of that allocation.
  */
@@ -20,6 +21,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -51,6 +53,27 @@ static bool is_request(const struct heap_block *block)
            (const void *)r->parts == (const void *)(r->items + r->base.count);
 }
 
+/* Memory files are hashed where they are used. */
+static bool is_memfile(const void *address)
+{
+    unsigned n = 0;
+    while (n < MEMFILES_MAX && world->memfiles[n] != address)
+        n++;
+    return n < MEMFILES_MAX;
+}
+
+/* Whether it has the granules of a segment, or of one that is being prepared. */
+static bool is_bitmap(const struct efs *fs, const void *address)
+{
+    const struct efs_grow *g = &fs->budget->grow;
+    bool found = false;
+    for (uint32_t i = 0; i < fs->arena.segment_max; i++)
+        found |= fs->arena.segments[i].allocated == address;
+    for (unsigned i = 0; i < g->count; i++)
+        found |= g->ready[i].allocated == address;
+    return found;
+}
+
 static uint64_t name(const void *address);
 
 /* A request of an open was allocated by a job: named by its first open. */
@@ -71,14 +94,34 @@ static const struct efs_extent_load *load_at(const void *address)
                : NULL;
 }
 
+static bool read_is_queued(const struct efs_io *io)
+{
+    unsigned i = 0;
+    while (i < one_thread->read_count && one_thread->reads[i] != io)
+        i++;
+    return i < one_thread->read_count;
+}
+
+/* Whether the reads of a load are deferred, by a step that is suspended. Other pointers to it that are on stacks are
+ * stale: its struct is free, or was reused. */
+static bool load_is_deferred(const struct efs_extent_load *load)
+{
+    return world->fs->extents->at[load->extent].load == load && load->pending && !read_is_queued(&load->e) &&
+           !read_is_queued(&load->sm);
+}
+
 static uint64_t name(const void *address)
 {
     const struct efs_extent_load *of = load_at(address);
+    if (of && !load_is_deferred(of))
+        return 0;
     if (of)
         return MIX(6, of->extent, (uint64_t)((const uint8_t *)address - (const uint8_t *)of));
     const struct heap_block *block = heap_contains(address) ? heap_block_at(address) : NULL;
     if (!block)
         return (uint64_t)(uintptr_t)address;
+    if (is_memfile(block + 1)) /* of a list or an expert, or a stale pointer */
+        return 0;
     uint64_t offset = (uint64_t)((const uint8_t *)address - (const uint8_t *)(block + 1));
     if (!is_request(block))
         return MIX(4, block->tag, offset);
@@ -95,145 +138,220 @@ static uint64_t listed(const void *address)
     return name(address);
 }
 
-/* Words of a struct that this file does not know. */
+static uint64_t word_name(uint64_t word)
+{
+    const void *address = (const void *)(uintptr_t)word;
+    return word < UINT32_MAX || !heap_contains(address) ? word : heap_is_free(address) ? 0 : name(address);
+}
+
 static uint64_t words_hash(const void *data, size_t bytes)
 {
     uint64_t hash = bytes;
     const uint64_t *word = data;
+    for (size_t i = 0; i < bytes / 8; i++)
+        hash = mix(hash, word_name(word[i]));
+    return hash;
+}
+
+/* Words of a stack, or of a struct that this file does not know: where a smaller member follows the rest of an address,
+ * that is not part of the state. */
+static uint64_t foreign_hash(const void *data, size_t bytes)
+{
+    uint64_t hash = bytes;
+    const uint64_t *word = data;
     for (size_t i = 0; i < bytes / 8; i++) {
-        const void *address = (const void *)(uintptr_t)word[i];
-        uint64_t other = heap_is_half((uint32_t)word[i]) ? word[i] >> 32 : word[i]; /* the rest of an address */
-        hash = mix(hash, !heap_contains(address) ? other : heap_is_free(address) ? 0 : name(address));
+        bool rest = !heap_contains((const void *)(uintptr_t)word[i]) && heap_is_half((uint32_t)word[i]);
+        hash = mix(hash, rest ? word[i] >> 32 : word_name(word[i]));
     }
     return hash;
 }
 
+/* A member of a struct that is not part of the state, or is hashed in another way. */
+struct member {
+    size_t offset, bytes;
+};
+#define MEMBER(type, member)                                                                                           \
+    {                                                                                                                  \
+        offsetof(struct type, member), sizeof(((struct type *)0)->member)                                              \
+    }
+/* Mixes a struct, less these members. */
+#define MIX_STRUCT(hash, type, data, ...)                                                                              \
+    mix_struct(hash, (const struct type *){data}, sizeof(struct type), (const struct member[]){__VA_ARGS__},           \
+               sizeof((struct member[]){__VA_ARGS__}) / sizeof(struct member))
+
+static uint64_t mix_struct(uint64_t hash, const void *data, size_t bytes, const struct member *less, size_t count)
+{
+    static _Alignas(8) uint8_t copy[8192];
+    size_t whole = (bytes + 7) / 8 * 8;
+    assert_true(whole <= sizeof(copy));
+    memcpy(copy, data, bytes);
+    memset(copy + bytes, 0, whole - bytes);
+    for (size_t i = 0; i < count; i++)
+        memset(copy + less[i].offset, 0, less[i].bytes);
+    return MIX(hash, words_hash(copy, whole));
+}
+
 /* ---- extents ---- */
 
-static uint64_t block_hash(const struct efs_block *block)
+static uint64_t list_hash(uint64_t hash, const struct efs_lru *list)
 {
-    if (!block->data)
-        return 0;
-    const struct efs_segment *segment = &world->fs->arena.segments[block->segment];
-    return MIX(1, block->segment, (uint64_t)(block->data - segment->base), block->granules);
+    for (uint32_t x = list->oldest; x != EFS_NONE; x = efs_lru_newer(list, x))
+        hash = MIX(hash, 1, x);
+    return mix(hash, 2);
+}
+
+static uint64_t extent_hash(uint64_t hash, const struct efs_extent *x)
+{
+    bool complete = efs_extent_is_complete(x);
+    hash = MIX_STRUCT(hash, efs_extent, x, MEMBER(efs_extent, link), MEMBER(efs_extent, waiting),
+                      MEMBER(efs_extent, waiters), MEMBER(efs_extent, load), MEMBER(efs_extent, scan_clock),
+                      MEMBER(efs_extent, checked) /* set to 0 by the next load */);
+    hash = MIX(hash, x->load != NULL, x->kind == EFS_LIST_SCAN ? x->scan_clock : 0, complete ? x->checked : 0);
+    for (const struct efs_extent_waiter *w = x->waiters; w; w = w->next)
+        hash = MIX(hash, 3, listed(w));
+    return hash;
 }
 
 static uint64_t extents_hash(const struct efs *fs)
 {
     const struct efs_extents *all = fs->extents;
-    uint64_t hash = MIX(all->refs, all->long_refs, all->loads[0], all->loads[1], all->loads[2], all->loads[3],
-                        all->ahead_bytes, all->scan_bytes, all->wanted);
-    for (uint32_t i = 0; i < all->count; i++) {
-        const struct efs_extent *x = &all->at[i];
-        uint64_t flags = (uint64_t)(x->discard | (x->load != NULL) << 1 | x->kind << 2);
-        if (x->state == EFS_EXTENT_IDLE && !x->resident && !x->protected && !x->refs && !x->waiters) {
-            hash = mix(hash, flags);
-            continue;
-        }
-        hash = MIX(hash, x->state, x->resident, x->protected, x->list, flags, x->refs, x->ahead_bytes, x->checked,
-                   block_hash(&x->e), block_hash(&x->sm));
-        for (const struct efs_extent_waiter *w = x->waiters; w; w = w->next)
-            hash = mix(hash, listed(w));
-    }
-    for (uint32_t x = all->waiting.oldest; x != EFS_NONE; x = efs_lru_newer(&all->waiting, x))
-        hash = MIX(hash, 1, x);
-    for (unsigned i = 0; i < EFS_LISTS; i++, hash = mix(hash, 2))
-        for (uint32_t x = all->lists[i].oldest; x != EFS_NONE; x = efs_lru_newer(&all->lists[i], x))
-            hash = mix(hash, x);
+    /* structs of loads are interchangeable */
+    uint64_t hash =
+        MIX_STRUCT(0, efs_extents, all, MEMBER(efs_extents, free_loads), MEMBER(efs_extents, loads_used),
+                   MEMBER(efs_extents, load_structs), MEMBER(efs_extents, used_up), MEMBER(efs_extents, streams.walks));
+    for (unsigned i = 0; i < EFS_WALKS; i++)
+        if (all->streams.walks[i].used)
+            hash = MIX_STRUCT(MIX(hash, i), efs_walk, &all->streams.walks[i]);
+    for (uint32_t i = 0; i < all->count; i++)
+        hash = extent_hash(hash, &all->at[i]);
+    for (unsigned i = 0; i < EFS_LISTS; i++)
+        hash = list_hash(hash, &all->lists[i]);
     for (const struct efs_extent_waiter *w = all->used_up; w; w = w->next)
         hash = MIX(hash, 3, listed(w));
-    return hash;
+    return list_hash(hash, &all->waiting);
 }
 
 /* ---- full experts ---- */
 
+/* Memory files of one kind are interchangeable. */
 static uint64_t memfile_hash(const struct efs_memfile *memfile)
 {
-    return memfile ? MIX(1, memfile->kind, memfile->populated, memfile->fd >= 0) : 0;
+    return memfile ? MIX_STRUCT(1, efs_memfile, memfile, MEMBER(efs_memfile, next), MEMBER(efs_memfile, data),
+                                MEMBER(efs_memfile, window), MEMBER(efs_memfile, file_bytes))
+                   : 0;
 }
 
-static uint64_t full_hash(const struct efs *fs)
+static uint64_t memfiles_hash(uint64_t hash, const struct efs_memfile *list)
 {
-    uint64_t hash = MIX(fs->full->copied_count, fs->full->sampled);
-    for (uint32_t e = 0; e < fs->store->expert_count; e++) {
-        const struct efs_full *f = efs_full_of(fs, e);
-        hash = MIX(hash, f->state, f->protected, f->mapped, f->leases, f->readers, memfile_hash(f->memfile));
-        for (const struct efs_request_item *item = f->waiters; item; item = item->next_waiter)
-            hash = MIX(hash, listed(item), item->got == EFS_GOT_MEMFILE ? memfile_hash(item->memfile) : 0);
-    }
-    const struct efs_lru *lists = fs->full->lists;
-    for (unsigned i = 0; i < 2; i++, hash = mix(hash, 1))
-        for (uint32_t e = lists[i].oldest; e != EFS_NONE; e = efs_lru_newer(&lists[i], e))
-            hash = mix(hash, e);
-    for (const struct efs_memfile *memfile = fs->full->free; memfile; memfile = memfile->next)
+    for (const struct efs_memfile *memfile = list; memfile; memfile = memfile->next)
         hash = MIX(hash, 2, memfile_hash(memfile));
     return hash;
 }
 
+static uint64_t full_hash(const struct efs *fs)
+{
+    const struct efs_full_pool *pool = fs->full;
+    uint64_t hash = MIX_STRUCT(0, efs_full_pool, pool, MEMBER(efs_full_pool, free), MEMBER(efs_full_pool, closed));
+    for (uint32_t e = 0; e < fs->store->expert_count; e++) {
+        const struct efs_full *f = efs_full_of(fs, e);
+        hash =
+            MIX_STRUCT(hash, efs_full, f, MEMBER(efs_full, memfile), MEMBER(efs_full, waiters), MEMBER(efs_full, link));
+        hash = MIX(hash, memfile_hash(f->memfile));
+        for (const struct efs_request_item *item = f->waiters; item; item = item->next_waiter)
+            hash = MIX(hash, listed(item), item->got == EFS_GOT_MEMFILE ? memfile_hash(item->memfile) : 0);
+    }
+    for (uint32_t i = 0; i < pool->closed_count; i++)
+        hash = MIX(hash, 3, pool->closed[i]);
+    for (unsigned i = 0; i < 2; i++)
+        hash = list_hash(hash, &pool->lists[i]);
+    return memfiles_hash(hash, pool->free);
+}
+
 /* ---- the budget ---- */
+
+static uint64_t segment_hash(uint64_t hash, const struct efs_segment *s)
+{
+    return MIX_STRUCT(hash, efs_segment, s, MEMBER(efs_segment, allocated));
+}
 
 static uint64_t budget_hash(const struct efs *fs)
 {
-    const struct efs_account *a = &fs->account;
     const struct efs_budget *b = fs->budget;
-    uint64_t hash = mix_all(a->used_bytes, a->bytes, EFS_ACCOUNT_KINDS);
-    hash = MIX(hash, a->budget_bytes, a->floor_segments, a->planned_segments, a->prefetch_bytes,
-               a->returned_bytes == b->grow.returned_bytes, fs->options.budget_bytes);
-    hash = MIX(hash, b->grow.busy, b->grow.failed, b->grow.is_new, b->retirement.busy);
+    /* the system has unlimited memory */
+    uint64_t hash = MIX_STRUCT(
+        0, efs_budget, b, MEMBER(efs_budget, memory_left), MEMBER(efs_budget, retirement.request),
+        MEMBER(efs_budget, retirement.job), MEMBER(efs_budget, grow.job), MEMBER(efs_budget, grow.ready),
+        MEMBER(efs_budget, grow.before), MEMBER(efs_budget, grow.limit_bytes), MEMBER(efs_budget, grow.returned_bytes));
+    hash = MIX_STRUCT(hash, efs_account, &fs->account, MEMBER(efs_account, allocated_bytes),
+                      MEMBER(efs_account, returned_bytes));
+    hash = MIX(hash, fs->account.returned_bytes == b->grow.returned_bytes);
     if (b->retirement.busy)
         hash = mix(hash, b->retirement.request.segment);
     for (unsigned i = 0; i < b->grow.count; i++)
         hash = mix(hash, b->grow.ready[i].segment);
-    for (uint32_t i = 0; i < fs->arena.segment_max; i++) {
-        const struct efs_segment *s = &fs->arena.segments[i];
-        hash = MIX(hash, s->base != NULL, s->retiring, s->pending, s->populating, s->pages_released, s->long_refs);
-    }
+    for (uint32_t i = 0; i < fs->arena.segment_max; i++)
+        hash = segment_hash(hash, &fs->arena.segments[i]);
+    for (uint32_t i = 0; i < fs->arena.node_count; i++)
+        hash = MIX_STRUCT(hash, efs_arena_node, &fs->arena.nodes[i], MEMBER(efs_arena_node, longest));
     return hash;
 }
 
 /* ---- the cache state, the LRU policy ---- */
 
+static uint64_t policy_hash(const struct efs *fs)
+{
+    const struct efs_policy *p = fs->cache->policy;
+    const uint64_t *key = *(const uint64_t *const *)p->state; /* the first member of its heap: time of the last use */
+    uint64_t hash = MIX_STRUCT(0, efs_policy, p, MEMBER(efs_policy, clock), MEMBER(efs_policy, move_count),
+                               MEMBER(efs_policy, info));
+    for (unsigned pool = 0; pool < EFS_POOLS; pool++)
+        hash = MIX(hash, p->capacity[0][pool], p->used[0][pool]);
+    for (uint32_t e = 0; e < p->units; e++) {
+        uint64_t older = 0;
+        for (uint32_t other = 0; other < p->units; other++)
+            older += key[other] < key[e];
+        hash = MIX(hash, p->pool[e], p->evictable[e], p->user_pin[e], p->pins[e], p->frozen[e], older);
+    }
+    return hash;
+}
+
 static uint64_t cache_hash(const struct efs *fs)
 {
     const struct efs_cache *r = fs->cache;
-    const struct efs_policy *p = r->policy;
-    const uint64_t *key = *(const uint64_t *const *)p->state; /* the first member of its heap: time of the last use */
-    uint64_t hash = MIX(r->leased_peak_bytes, r->leased_recent_bytes, r->leases != 0, r->pools_bytes);
-    for (uint32_t e = 0; e < fs->store->expert_count; e++) {
-        uint64_t older = 0;
-        for (uint32_t other = 0; other < fs->store->expert_count; other++)
-            older += key[other] < key[e];
-        hash = MIX(hash, p->pool[e], p->evictable[e], p->pins[e], older, r->expert[e].pins, r->expert[e].left_bytes,
-                   r->expert[e].demoting);
-    }
+    uint64_t hash = MIX_STRUCT(policy_hash(fs), efs_cache, r, MEMBER(efs_cache, requests), MEMBER(efs_cache, leases),
+                               MEMBER(efs_cache, partial), MEMBER(efs_cache, saved_bytes), MEMBER(efs_cache, hits));
+    hash = MIX(hash, r->leases != 0);
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        hash = MIX_STRUCT(hash, efs_cache_expert, &r->expert[e], MEMBER(efs_cache_expert, touches));
     return hash;
 }
 
 /* ---- requests and reads ---- */
 
-static uint64_t parts_hash(const struct efs_request_item *item)
+static uint64_t part_hash(uint64_t hash, const struct efs_part *p)
 {
-    uint64_t hash = 0;
-    for (uint32_t i = 0; i < item->part_count; i++) {
-        const struct efs_part *p = &item->parts[i];
-        hash = MIX(hash, p->next_shard, p->done_shards, p->ready, p->gate, p->waiter.referenced, p->waiter.load != NULL,
-                   (uint64_t)p->waiter.error);
-    }
+    hash = MIX_STRUCT(hash, efs_part, p, MEMBER(efs_part, waiter.next), MEMBER(efs_part, waiter.job),
+                      MEMBER(efs_part, waiter.load), MEMBER(efs_part, span.waiter), MEMBER(efs_part, span.dst));
+    return MIX(hash, p->waiter.load != NULL);
+}
+
+static uint64_t item_hash(uint64_t hash, const struct efs_request_item *item)
+{
+    hash = MIX_STRUCT(hash, efs_request_item, item, MEMBER(efs_request_item, task),
+                      MEMBER(efs_request_item, next_waiter), MEMBER(efs_request_item, memfile));
+    if (item->remaining == 0 && item->form == EFS_FORM_FULL) /* its parts are not used any more */
+        return hash;
+    for (uint32_t i = 0; i < item->part_count; i++)
+        hash = part_hash(hash, &item->parts[i]);
     return hash;
 }
 
 static uint64_t request_hash(const struct efs_request *r)
 {
-    uint64_t hash = MIX(r->refs, r->base.oversize, r->in_line, r->waiting,
-                        r->oversize_item ? (uint64_t)(r->oversize_item - r->items) + 1 : 0);
-    for (uint32_t i = 0; i < r->base.count; i++) {
-        const struct efs_request_item *item = &r->items[i];
-        hash = MIX(hash, item->form, item->base.state, item->got, item->waiting, item->base.reported, item->was_full,
-                   (uint64_t)item->base.error, item->remaining, (uint64_t)item->load_error, item->from_disk,
-                   item->was_loading);
-        if (item->remaining || item->form == EFS_FORM_CODED) /* else its parts are not used any more */
-            hash = MIX(hash, r->job_next, parts_hash(item));
-    }
+    /* jobs are interchangeable */
+    uint64_t hash = MIX_STRUCT(0, efs_request, r, MEMBER(efs_request, next), MEMBER(efs_request, job_next));
+    for (uint32_t i = 0; i < r->base.count; i++)
+        hash = item_hash(hash, &r->items[i]);
     return hash;
 }
 
@@ -241,16 +359,13 @@ static uint64_t request_hash(const struct efs_request *r)
 static uint64_t blocks_hash(const struct efs *fs)
 {
     uint64_t hash = 0;
-    for (const struct heap_block *b = heap_live(); b; b = b->next) {
-        bool of_engine = b->tag >> 32 == 1;
+    for (const struct heap_block *b = heap_live(); b; b = b->next)
         if (is_request(b))
             hash += MIX(name(b + 1), request_hash((const void *)(b + 1)));
-        else if (of_engine &&
-                 (b->bytes == sizeof(struct efs_memfile) || b->bytes == fs->arena.segment_bytes / EFS_GRANULE / 8))
-            continue; /* hashed by full_hash(); or the bitmap of a segment */
+        else if (is_memfile(b + 1) || is_bitmap(fs, b + 1))
+            continue;
         else
-            hash += MIX(name(b + 1), words_hash(b + 1, b->bytes));
-    }
+            hash += MIX(name(b + 1), foreign_hash(b + 1, b->bytes));
     return hash;
 }
 
@@ -267,7 +382,7 @@ static uint64_t slots_hash(const struct efs *fs)
         while (free_slot && (const void *)free_slot != slot)
             free_slot = free_slot->next;
         if (!free_slot)
-            hash += MIX(1, words_hash(slot + sizeof(struct efs_slot), stride - sizeof(struct efs_slot)));
+            hash += MIX(1, foreign_hash(slot + sizeof(struct efs_slot), stride - sizeof(struct efs_slot)));
     }
     for (const struct efs_slot_waiter *w = slots->waiting.head; w; w = w->next)
         hash = MIX(hash, listed(w));
@@ -312,21 +427,25 @@ static uint64_t queued_hash(const struct efs *fs)
 
 /* ---- the rest ---- */
 
-static uint64_t shared_hash(const struct efs *fs)
+static uint64_t leases_hash(const struct efs *fs)
 {
-    const struct efs_deferred *d = &fs->deferred;
     const struct efs_leases *leases = fs->leases;
-    uint64_t hash = MIX(fs->in_flight, fs->items_waiting, fs->coded_pinned, fs->admission_starved, fs->growing,
-                        fs->queue_starts, fs->blocking_pushed, d->any, d->retries, d->admitted, d->memfile_bytes);
-    for (const struct efs_task *task = d->tasks.head; task; task = task->next)
-        hash = MIX(hash, 1, (uint64_t)(uintptr_t)task->run, name(task));
-    for (const struct efs_memfile *memfile = d->memfiles.head; memfile; memfile = memfile->next)
-        hash = MIX(hash, 3, memfile_hash(memfile));
+    uint64_t hash = MIX_STRUCT(0, efs_leases, leases, MEMBER(efs_leases, queue), MEMBER(efs_leases, coalesce_job));
     for (const struct efs_request *r = leases->queue.head; r; r = r->next)
         hash = MIX(hash, 4, listed(r));
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        hash = MIX(hash, leases->at[e].coded_pins, leases->at[e].preloading);
-    return MIX(hash, leases->last_use, name(leases->open_list));
+        hash = MIX_STRUCT(hash, efs_lease, &leases->at[e]);
+    return hash;
+}
+
+static uint64_t shared_hash(const struct efs *fs)
+{
+    const struct efs_deferred *d = &fs->deferred;
+    uint64_t hash = MIX_STRUCT(leases_hash(fs), efs, fs, MEMBER(efs, stats), MEMBER(efs, account),
+                               MEMBER(efs, blocking_job), MEMBER(efs, deferred.memfiles));
+    for (const struct efs_task *task = d->tasks.head; task; task = task->next)
+        hash = MIX(hash, 1, (uint64_t)(uintptr_t)task->run, name(task));
+    return memfiles_hash(hash, d->memfiles.head);
 }
 
 static uint64_t callers_hash(void)
@@ -334,9 +453,8 @@ static uint64_t callers_hash(void)
     uint64_t hash = MIX(world->failed, world->cancelled, world->unmapped, world->shrunk);
     for (unsigned n = 0; n < world->caller_count; n++) {
         const struct caller *c = &world->callers[n];
-        hash = MIX(hash, c->stage, c->ended, c->request != NULL, c->lease != NULL, (uint64_t)(uintptr_t)c->oversize);
-        for (unsigned i = 0; i < ITEMS_MAX; i++)
-            hash = MIX(hash, c->here[i], c->gone[i], c->cancelled[i]);
+        hash = MIX_STRUCT(hash, caller, c, MEMBER(caller, request), MEMBER(caller, lease), MEMBER(caller, bytes));
+        hash = MIX(hash, c->request != NULL, c->lease != NULL);
     }
     return hash;
 }
@@ -368,7 +486,7 @@ void world_describe(struct step step, char *text, size_t bytes)
 uint64_t state_hash(void)
 {
     const struct efs *fs = world->fs;
-    return MIX(world->threads ? threads_hash(world->threads, words_hash) : 0, callers_hash(), extents_hash(fs),
+    return MIX(world->threads ? threads_hash(world->threads, foreign_hash) : 0, callers_hash(), extents_hash(fs),
                full_hash(fs), budget_hash(fs), cache_hash(fs), blocks_hash(fs), slots_hash(fs), queued_hash(fs),
                shared_hash(fs));
 }

@@ -78,11 +78,11 @@ struct world {
     uint64_t budget_bytes;
     unsigned caller_count;
     struct caller callers[CALLERS_MAX];
-    bool failed, cancelled;                 /* a read, a caller */
-    bool unmapped;                          /* after the first STEP_LOOK */
-    uint8_t shrunk;                         /* 0: not yet; 1: now; 2: raised again */
-    uint8_t memfile_tags[MEMFILES_MAX + 1]; /* the last: of no memory file */
-    bool memfile_used[MEMFILES_MAX + 1];
+    bool failed, cancelled;                     /* a read, a caller */
+    bool unmapped;                              /* after the first STEP_LOOK */
+    uint8_t shrunk;                             /* 0: not yet; 1: now; 2: raised again */
+    uint8_t memfile_tags[MEMFILES_MAX + 1];     /* the last: of no memory file */
+    struct efs_memfile *memfiles[MEMFILES_MAX]; /* that exist */
     struct slot_tag slots[SLOTS_MAX];
     uint8_t *granules; /* tags of the chunk pool, by segment and granule */
 };

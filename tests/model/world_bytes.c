@@ -181,7 +181,7 @@ void bytes_begin(void)
 WRAPPED(struct efs_memfile *, efs_memfile_new, (struct efs_memfiles * memfiles, size_t bytes))
 {
     unsigned n = 0;
-    while (n < MEMFILES_MAX && world->memfile_used[n])
+    while (n < MEMFILES_MAX && world->memfiles[n])
         n++;
     assert_true(bytes <= memfile_bytes);
     if (n == MEMFILES_MAX)
@@ -189,13 +189,13 @@ WRAPPED(struct efs_memfile *, efs_memfile_new, (struct efs_memfiles * memfiles, 
     struct efs_memfile *memfile = calloc(1, sizeof(*memfile));
     *memfile = (struct efs_memfile){
         .memfiles = memfiles, .fd = -1, .data = memfile_memory + n * memfile_bytes, .bytes = bytes};
-    world->memfile_used[n] = true;
+    world->memfiles[n] = memfile;
     return memfile;
 }
 
 WRAPPED(void, efs_memfile_free, (struct efs_memfile * memfile))
 {
-    world->memfile_used[memfile_at(memfile->data)] = false;
+    world->memfiles[memfile_at(memfile->data)] = NULL;
     world->memfile_tags[memfile_at(memfile->data)] = 0;
     free(memfile);
 }
