@@ -141,15 +141,19 @@ void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
 
 /* ---- demote.c ---- */
 
-/* A full expert moves to a lower pool: queues making the kept components that are missing from its full form, on a
- * worker. Does nothing if none is missing or the expert is not full. */
+/* A full expert moves to a lower pool: queues making the kept components that are missing from its full form, on the
+ * thread of idle work. Does nothing if none is missing or the expert is not full. */
 void efs_demote(struct efs *fs, uint32_t expert);
-/* Cancels the last queued demotion, so that its full form can be evicted. If none is queued, the running one stops
- * early. false: none was queued. */
+/* Cancels the last queued demotion, or the one that is being encoded, so that its full form can be evicted. If neither
+ * exists, the one that a worker continues stops early. false: none was cancelled. */
 bool efs_demotion_cancel(struct efs *fs);
+/* Without lock, on the I/O thread: continues the demotion after a shard was encoded. */
+void efs_demotion_encoded(struct efs *fs);
 /* Without lock, before threads are started and after they have ended. Without demotion, full experts are dropped. 0,
  * -ENOMEM. */
 errint_t efs_demotion_build(struct efs *fs);
 void efs_demotion_destroy(struct efs *fs);
+void efs_demotion_stop(struct efs *fs);           /* joins its thread, before the I/O thread and the workers end */
+void efs_demotion_close_in_child(struct efs *fs); /* closes its descriptor in a forked process */
 
 #endif

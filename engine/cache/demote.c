@@ -4,7 +4,10 @@
  * nothing). Splitting gives the SM-chunk, encoding the E-chunk; both must have the checksums of the store, else the
  * cache state drops the expert.
  *
- * One extent at a time, on an idle worker.
+ * No thread waits for a demotion, and it must not take a processor from one: the thread of idle work (idle.h) encodes.
+ * That thread may not run for seconds, and uses only buffers that no other thread needs: a worker copies a shard from
+ * the full form, the thread encodes it, and after the last shard of an extent a worker copies the chunks to the chunk
+ * pool. While the thread encodes, the demotion can be cancelled at once.
  */
 #include "cache.h"
 #include "container.h"
@@ -13,7 +16,10 @@
 
 #include "codec_table.h"
 #include "hash.h"
+#include "idle.h"
+#include "queue.h"
 #include "sys.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,16 +27,27 @@
 
 struct efs_demotion {
     struct efs *fs;
-    struct efs_job job;
-    bool running;
+    struct efs_job job;      /* of the workers */
+    struct efs_job idle_job; /* of the thread of idle work; only one of both is queued or runs */
+    struct efs_idle *idle;
+    atomic_bool encoded;                             /* idle_job has ended, job is to be queued */
+    uint64_t largest_bytes, extent_bytes, raw_bytes; /* memory file of the largest expert, coded bytes of the largest
+                                                        extent, decoded ones of the largest shard of an expert */
+    /* guarded by efs.lock */
+    bool running;    /* job or idle_job is queued or runs */
     uint32_t *queue; /* [expert_count]: a ring of experts, each at most once */
     uint32_t head, count;
-    uint32_t expert, extent, extent_end; /* being demoted */
-    bool working, cancelled;             /* cancelled: ends after the current extent */
-    uint64_t largest_bytes;              /* memory file of the largest expert */
-    bool reserved;                       /* room in the budget for the following */
-    struct efs_codec_scratch *scratch;   /* larger than the workers' scratch, for encoding */
-    uint8_t *e, *sm;
+    bool working;   /* expert is being demoted; false in idle_job: it was cancelled, and the result is dropped */
+    bool encoding;  /* idle_job is queued or runs */
+    bool cancelled; /* ends before the next shard is encoded */
+    bool reserved;  /* room in the budget for the buffers */
+    /* of the job that runs */
+    uint32_t expert, extent, extent_end, shard; /* shard: of the extent, from 0 */
+    unsigned components;                        /* that are made of the extent */
+    bool good;                                  /* the shards that were encoded have the checksums of the store */
+    struct efs_codec_scratch *scratch;          /* larger than the workers' scratch, for encoding */
+    uint8_t *raw, *e, *sm;                      /* a shard */
+    uint8_t *coded;                             /* the extent: E, then SM, each as in the chunk pool */
 };
 
 static unsigned demotion_missing(const struct efs_extent *x)
@@ -68,12 +85,17 @@ static void demotion_unpin(struct efs *fs, uint32_t expert)
 bool efs_demotion_cancel(struct efs *fs)
 {
     struct efs_demotion *d = fs->demotion;
-    if (!d || d->count == 0) {
-        if (d)
-            d->cancelled = d->working;
+    if (!d || (d->count == 0 && !d->working))
+        return false;
+    if (d->count) {
+        demotion_unpin(fs, d->queue[(d->head + --d->count) % fs->store->expert_count]);
+    } else if (d->encoding) {
+        d->working = false;
+        demotion_unpin(fs, d->expert);
+    } else {
+        d->cancelled = true;
         return false;
     }
-    demotion_unpin(fs, d->queue[(d->head + --d->count) % fs->store->expert_count]);
     efs_in_flight_end_locked(fs);
     return true;
 }
@@ -89,46 +111,87 @@ static void demotion_store_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
         memset(to + bytes, 0, efs_chunk_up(bytes) - bytes);
 }
 
-static bool demotion_make_shard(struct efs_demotion *d, const struct efs_extent *x, uint32_t shard, unsigned components,
-                                const uint8_t *raw)
+static bool demotion_make_shard(struct efs_demotion *d)
 {
     struct efs *fs = d->fs;
-    const struct efs_disk_shard *s = &fs->store->shards[shard];
+    const struct efs_extent *x = &fs->extents->at[d->extent];
+    const struct efs_disk_shard *s = &fs->store->shards[x->shard_first + d->shard];
     const struct efs_disk_object *object = &fs->store->objects[x->object];
     enum efs_format format = (enum efs_format)object->format;
-    size_t n = efs_store_shard_elements(fs->store, object, shard);
+    size_t n = efs_store_shard_elements(fs->store, object, x->shard_first + d->shard);
+    size_t e_span = d->components & EFS_COMPONENT_E ? efs_extent_span(fs, x, EFS_COMPONENT_E) : 0;
     struct efs_shard_coded coded = {.sm_bytes = efs_sm_bytes(format, n)};
-    if (!(components & EFS_COMPONENT_E) && format != EFS_FORMAT_BYTES)
-        efs_split(format, raw, n, d->e, d->sm);
-    else if (efs_shard_encode(format, efs_codec_of(s->codec)->choice, raw, n, d->e, d->sm, &coded, d->scratch) < 0 ||
+    if (!(d->components & EFS_COMPONENT_E) && format != EFS_FORMAT_BYTES)
+        efs_split(format, d->raw, n, d->e, d->sm);
+    else if (efs_shard_encode(format, efs_codec_of(s->codec)->choice, d->raw, n, d->e, d->sm, &coded, d->scratch) < 0 ||
              coded.codec != s->codec)
         return false;
-    if (components & EFS_COMPONENT_E) {
+    if (d->components & EFS_COMPONENT_E) {
         if (coded.e_bytes != s->e_bytes || efs_hash(d->e, s->e_bytes) != s->e_hash)
             return false;
-        demotion_store_chunk(efs_extent_e(fs, x, s), d->e, s->e_bytes);
+        if (s->e_bytes)
+            demotion_store_chunk(d->coded + efs_extent_offset(fs, x, s, EFS_COMPONENT_E), d->e, s->e_bytes);
     }
-    if (components & EFS_COMPONENT_SM) {
+    if (d->components & EFS_COMPONENT_SM) {
         if (coded.sm_bytes != s->sm_bytes || efs_hash(d->sm, s->sm_bytes) != s->sm_hash)
             return false;
-        demotion_store_chunk(efs_extent_sm(fs, x, s), d->sm, s->sm_bytes);
+        if (s->sm_bytes)
+            demotion_store_chunk(d->coded + e_span + efs_extent_offset(fs, x, s, EFS_COMPONENT_SM), d->sm, s->sm_bytes);
     }
     return true;
 }
 
-/* false: no pages, or not the chunks of the store. */
-static bool demotion_make_extent(struct efs_demotion *d, uint32_t extent, unsigned components, const uint8_t *raw)
+/* On the thread of idle work. */
+static void demotion_encode(struct efs_job *job, struct efs_codec_scratch *none)
+{
+    struct efs_demotion *d = EFS_CONTAINER(job, struct efs_demotion, idle_job);
+    (void)none;
+    d->good = demotion_make_shard(d);
+    d->shard++;
+    atomic_store(&d->encoded, true);
+    efs_io_wake(d->fs->io);
+}
+
+void efs_demotion_encoded(struct efs *fs)
+{
+    struct efs_demotion *d = fs->demotion;
+    if (d && atomic_exchange(&d->encoded, false))
+        efs_workers_push_low(fs->workers, &d->job);
+}
+
+/* Copies a component to the chunk pool. false: it has no pages. */
+static bool demotion_copy(struct efs *fs, const struct efs_extent *x, unsigned component, uint8_t *to,
+                          const uint8_t *from)
+{
+    size_t bytes = efs_extent_span(fs, x, component);
+    if (efs_sys_populate(to, bytes, NULL) != 0)
+        return false;
+    memcpy(to, from, bytes);
+    return true;
+}
+
+/* Moves the extent's chunks, which are made, to the chunk pool. false: retry, because memory is being freed or segments
+ * are being prepared. */
+static bool demotion_publish(struct efs_demotion *d)
 {
     struct efs *fs = d->fs;
-    const struct efs_extent *x = &fs->extents->at[extent];
-    uint64_t shard_bytes = efs_object_shard_bytes(fs, x->object);
-    bool good = (!(components & EFS_COMPONENT_E) ||
-                 efs_sys_populate(x->e.data, efs_extent_span(fs, x, EFS_COMPONENT_E), NULL) == 0) &&
-                (!(components & EFS_COMPONENT_SM) ||
-                 efs_sys_populate(x->sm.data, efs_extent_span(fs, x, EFS_COMPONENT_SM), NULL) == 0);
-    for (uint32_t i = 0; good && i < x->shard_count; i++)
-        good = demotion_make_shard(d, x, x->shard_first + i, components, raw + i * shard_bytes);
-    return good;
+    struct efs_extent *x = &fs->extents->at[d->extent];
+    size_t e_span = d->components & EFS_COMPONENT_E ? efs_extent_span(fs, x, EFS_COMPONENT_E) : 0;
+    efs_lock(fs);
+    unsigned components = fs->closing || d->cancelled ? 0 : demotion_missing(x) & d->components;
+    bool have = components && efs_extent_alloc(fs, d->extent, components, EFS_LOAD_DEMAND);
+    bool retry = components && !have && (fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->growing);
+    efs_unlock(fs);
+    if (!have)
+        return !retry;
+    bool good =
+        (!(components & EFS_COMPONENT_E) || demotion_copy(fs, x, EFS_COMPONENT_E, x->e.data, d->coded)) &&
+        (!(components & EFS_COMPONENT_SM) || demotion_copy(fs, x, EFS_COMPONENT_SM, x->sm.data, d->coded + e_span));
+    efs_count(fs->stats, recoded_bytes, good ? efs_extent_span(fs, x, components) : 0);
+    efs_lock(fs);
+    efs_extent_loaded(fs, d->extent, components, good ? 0 : -EAGAIN);
+    efs_unlock(fs);
+    return true;
 }
 
 /* The address of the extent's raw bytes in the full expert. NULL: the expert's file does not contain the object. */
@@ -165,48 +228,81 @@ static bool demotion_reserve(const struct efs_demotion *d, uint64_t bytes)
     return room;
 }
 
-/* Allocates the buffers at the first demotion; they stay charged to the budget, also if a part is missing until the
- * next one. false: no room or no memory. */
-static bool demotion_alloc_buffers(struct efs_demotion *d)
+/* Allocates the buffers and starts the thread at the first demotion; they stay charged to the budget, also if a part is
+ * missing until the next one. false: no room or no memory. */
+static bool demotion_prepare(struct efs_demotion *d)
 {
     uint32_t n = d->fs->store->sb.shard_elements;
     size_t e = efs_shard_e_bound(n), sm = 0;
-    if (d->scratch)
+    if (d->idle)
         return true;
     for (unsigned f = 0; f < EFS_FORMAT_COUNT; f++)
         if (efs_shard_sm_bound((enum efs_format)f, n) > sm)
             sm = efs_shard_sm_bound((enum efs_format)f, n);
-    d->reserved = d->reserved || demotion_reserve(d, e + sm + efs_codec_scratch_encoding_bytes(n));
+    d->reserved = d->reserved || demotion_reserve(d, e + sm + d->raw_bytes + d->extent_bytes + EFS_STACK_BYTES +
+                                                         efs_codec_scratch_encoding_bytes(n));
     if (!d->reserved)
         return false;
     d->e = d->e ? d->e : efs_sys_malloc(e);
     d->sm = d->sm ? d->sm : efs_sys_malloc(sm);
-    return d->e && d->sm && efs_codec_scratch_new(n, &d->scratch) == 0;
-}
-
-/* false: retry, because memory is being freed or segments are being prepared. */
-static bool demotion_work(struct efs_demotion *d, uint32_t extent)
-{
-    struct efs *fs = d->fs;
-    if (!demotion_alloc_buffers(d))
-        return true;
-    efs_lock(fs);
-    unsigned components = fs->closing || d->cancelled ? 0 : demotion_missing(&fs->extents->at[extent]);
-    const uint8_t *raw = components ? demotion_raw(fs, d->expert, extent) : NULL;
-    bool have = raw && efs_extent_alloc(fs, extent, components, EFS_LOAD_DEMAND);
-    bool retry = raw && !have && (fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->growing);
-    efs_unlock(fs);
-    if (!have)
-        return !retry;
-    bool good = demotion_make_extent(d, extent, components, raw);
-    efs_count(fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents->at[extent], components) : 0);
-    efs_lock(fs);
-    efs_extent_loaded(fs, extent, components, good ? 0 : -EAGAIN);
-    efs_unlock(fs);
-    return true;
+    d->raw = d->raw ? d->raw : efs_sys_malloc(d->raw_bytes);
+    d->coded = d->coded ? d->coded : efs_sys_aligned_alloc(EFS_CHUNK_ALIGN, d->extent_bytes);
+    return d->e && d->sm && d->raw && d->coded && (d->scratch || efs_codec_scratch_new(n, &d->scratch) == 0) &&
+           efs_idle_start(&d->idle) == 0;
 }
 
 /* ---- the queue of experts ---- */
+
+/* Lock held: ends the demotion of an expert, and takes the next one. false: there is none. */
+static bool demotion_next(struct efs_demotion *d, bool *ended)
+{
+    struct efs *fs = d->fs;
+    if (d->working && (d->extent == d->extent_end || d->cancelled || fs->closing)) {
+        demotion_unpin(fs, d->expert); /* components that could not be made are lost with the full form */
+        d->working = false;
+        efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced during the demotion */
+        efs_retry(fs, EFS_RETRY_ADMIT);  /* its memory file may be needed for another expert */
+        *ended = true;
+    }
+    d->cancelled = false;
+    if (!d->working && d->count) {
+        d->expert = d->queue[d->head];
+        d->head = (d->head + 1) % fs->store->expert_count;
+        d->count--;
+        d->extent = efs_expert_extent_first(fs, d->expert);
+        d->extent_end = efs_expert_extent_end(fs, d->expert);
+        d->shard = 0;
+        d->working = true;
+    }
+    return d->working;
+}
+
+/* Continues with the extent until a shard is to be encoded, or its chunks are in memory, or cannot be made. Returns
+ * true in the first case. */
+static bool demotion_continue(struct efs_demotion *d)
+{
+    struct efs *fs = d->fs;
+    const struct efs_extent *x = &fs->extents->at[d->extent];
+    const uint8_t *raw = demotion_raw(fs, d->expert, d->extent);
+    if (d->shard == 0) {
+        efs_lock(fs);
+        d->components = demotion_missing(x);
+        efs_unlock(fs);
+        d->good = raw && d->components && demotion_prepare(d);
+    }
+    if (d->good && d->shard < x->shard_count) {
+        const struct efs_disk_object *object = &fs->store->objects[x->object];
+        size_t n = efs_store_shard_elements(fs->store, object, x->shard_first + d->shard);
+        memcpy(d->raw, raw + d->shard * efs_object_shard_bytes(fs, x->object),
+               n * efs_format_bytes((enum efs_format)object->format));
+        return true;
+    }
+    if (!d->good || demotion_publish(d)) {
+        d->extent++;
+        d->shard = 0;
+    }
+    return false;
+}
 
 static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
@@ -214,30 +310,37 @@ static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct efs *fs = d->fs;
     bool ended = false;
     (void)scratch;
-    if (d->working && demotion_work(d, d->extent))
-        d->extent++;
     efs_lock(fs);
-    if (d->working && (d->extent == d->extent_end || d->cancelled)) {
-        demotion_unpin(fs, d->expert); /* components that could not be made are lost with the full form */
-        d->working = d->cancelled = false;
-        efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced during the demotion */
-        efs_retry(fs, EFS_RETRY_ADMIT);  /* its memory file may be needed for another expert */
-        ended = true;
-    }
-    if (!d->working && d->count) {
-        d->expert = d->queue[d->head];
-        d->head = (d->head + 1) % fs->store->expert_count;
-        d->count--;
-        d->extent = efs_expert_extent_first(fs, d->expert);
-        d->extent_end = efs_expert_extent_end(fs, d->expert);
-        d->working = true;
-    }
-    d->running = d->working;
-    if (d->running)
-        efs_defer_job(fs, &d->job, EFS_JOB_LOW);
+    d->encoding = false;
+    bool working = d->running = demotion_next(d, &ended);
     efs_unlock(fs);
+    bool encode = working && demotion_continue(d);
+    if (working) {
+        efs_lock(fs);
+        d->encoding = encode && !d->cancelled && !fs->closing;
+        if (!d->encoding)
+            efs_defer_job(fs, &d->job, EFS_JOB_LOW);
+        encode = d->encoding;
+        efs_unlock(fs);
+    }
+    if (encode)
+        efs_idle_push(d->idle, &d->idle_job);
     if (ended)
         efs_in_flight_end(fs);
+}
+
+static void demotion_size_buffers(struct efs_demotion *d, uint32_t expert)
+{
+    const struct efs *fs = d->fs;
+    uint64_t bytes = efs_memfile_bytes(fs, expert);
+    d->largest_bytes = bytes > d->largest_bytes ? bytes : d->largest_bytes;
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        bytes = efs_extent_span(fs, x, EFS_BOTH);
+        d->extent_bytes = bytes > d->extent_bytes ? bytes : d->extent_bytes;
+        bytes = efs_object_shard_bytes(fs, x->object);
+        d->raw_bytes = bytes > d->raw_bytes ? bytes : d->raw_bytes;
+    }
 }
 
 errint_t efs_demotion_build(struct efs *fs)
@@ -247,11 +350,25 @@ errint_t efs_demotion_build(struct efs *fs)
         return -ENOMEM;
     d->fs = fs;
     d->job.run = demotion_run;
+    d->idle_job.run = demotion_encode;
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        if (efs_memfile_bytes(fs, e) > d->largest_bytes)
-            d->largest_bytes = efs_memfile_bytes(fs, e);
+        demotion_size_buffers(d, e);
     d->queue = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(*d->queue));
     return d->queue ? 0 : -ENOMEM;
+}
+
+void efs_demotion_stop(struct efs *fs)
+{
+    if (!fs->demotion)
+        return;
+    efs_idle_stop(fs->demotion->idle);
+    fs->demotion->idle = NULL;
+}
+
+void efs_demotion_close_in_child(struct efs *fs)
+{
+    if (fs->demotion)
+        efs_idle_close_in_child(fs->demotion->idle);
 }
 
 void efs_demotion_destroy(struct efs *fs)
@@ -260,6 +377,8 @@ void efs_demotion_destroy(struct efs *fs)
     if (!d)
         return;
     efs_codec_scratch_free(d->scratch);
+    free(d->coded);
+    free(d->raw);
     free(d->sm);
     free(d->e);
     free(d->queue);

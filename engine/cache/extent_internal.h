@@ -37,15 +37,24 @@ static inline size_t efs_extent_span(const struct efs *fs, const struct efs_exte
     return bytes;
 }
 
+/* Offset of a shard's chunk in its component of the extent, for shards that have a chunk of this kind. */
+static inline size_t efs_extent_offset(const struct efs *fs, const struct efs_extent *x, const struct efs_disk_shard *s,
+                                       unsigned component)
+{
+    const struct efs_disk_shard *first = efs_extent_first_shard(fs, x);
+    return component == EFS_COMPONENT_E ? s->e_offset - efs_page_down(first->e_offset)
+                                        : s->sm_offset - efs_page_down(first->sm_offset);
+}
+
 /* Address of a shard's chunk in the extent, which is in memory; NULL: the shard has no chunk of this kind. */
 static inline uint8_t *efs_extent_e(const struct efs *fs, const struct efs_extent *x, const struct efs_disk_shard *s)
 {
-    return s->e_bytes ? x->e.data + (s->e_offset - efs_page_down(efs_extent_first_shard(fs, x)->e_offset)) : NULL;
+    return s->e_bytes ? x->e.data + efs_extent_offset(fs, x, s, EFS_COMPONENT_E) : NULL;
 }
 
 static inline uint8_t *efs_extent_sm(const struct efs *fs, const struct efs_extent *x, const struct efs_disk_shard *s)
 {
-    return s->sm_bytes ? x->sm.data + (s->sm_offset - efs_page_down(efs_extent_first_shard(fs, x)->sm_offset)) : NULL;
+    return s->sm_bytes ? x->sm.data + efs_extent_offset(fs, x, s, EFS_COMPONENT_SM) : NULL;
 }
 
 /*

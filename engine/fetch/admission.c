@@ -173,6 +173,8 @@ static void item_fail(struct efs *fs, struct efs_request_item *item, errint_t er
 static errint_t items_admit(struct efs *fs, struct efs_request_item *items, uint32_t count)
 {
     errint_t rc = efs_items_reserve(fs, items, count);
+    while (rc == -ENOMEM && efs_demotion_cancel(fs)) /* a demotion may take seconds while programs use the processors */
+        rc = efs_items_reserve(fs, items, count);
     if (rc < 0 && !memory_will_come(fs)) {
         while (efs_extents_evict(fs, EFS_VICTIMS_ALL) == EFS_EVICTED_ONE)
             ;

@@ -354,16 +354,21 @@ errint_t efs_io_queue_start(const struct efs_io_options *options, struct efs_io_
     return 0;
 }
 
+void efs_io_wake(struct efs_io_queue *q)
+{
+    uint64_t one = 1;
+    ssize_t n = write(q->wake_fd, &one, sizeof(one)); /* cannot fail: the counter stays far below its limit */
+    (void)n;
+}
+
 /* With the lock, which it releases. */
 static void queue_unlock_and_wake(struct efs_io_queue *q)
 {
-    uint64_t one = 1;
     bool asleep = q->sleeping;
     q->sleeping = false;
     pthread_mutex_unlock(&q->lock);
-    ssize_t n =
-        asleep ? write(q->wake_fd, &one, sizeof(one)) : 0; /* cannot fail: the counter stays far below its limit */
-    (void)n;
+    if (asleep)
+        efs_io_wake(q);
 }
 
 void efs_io_submit(struct efs_io_queue *q, struct efs_io *requests)

@@ -75,6 +75,9 @@ size_t efs_io_window_bytes(const struct efs_io_queue *queue);
 void efs_io_submit(struct efs_io_queue *queue, struct efs_io *requests);
 /* Makes the I/O thread examine the `change` of all queued requests. Any thread; does not wait for it. */
 void efs_io_apply_changes(struct efs_io_queue *queue);
+/* Has the I/O thread call `completed` of its options soon. Takes no lock: also for threads that may lose their
+ * processor at any time (idle.h). */
+void efs_io_wake(struct efs_io_queue *queue);
 /* The descriptor for reads by other threads (direct.h); offsets are those of the store. -1: read by efs_io_submit(),
  * because the backing is no single file, or idle reads are queued or in flight, which must not compete with demand. */
 int efs_io_direct_fd(const struct efs_io_queue *queue);

@@ -2,16 +2,14 @@
 /* machine.c - see machine.h. */
 #include "machine.h"
 
-#include "proc_text.h"
+#include "cores.h"
 #include "sys.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 void efs_machine_open(struct efs_machine *m)
 {
-    const char *given = getenv("EXPERTFS_PRESSURE"), *directory = given && *given ? given : "/proc/pressure";
-    *m = (struct efs_machine){.io = efs_kernel_open(directory, "io"), .cpu = efs_kernel_open(directory, "cpu")};
+    *m = (struct efs_machine){.io = efs_pressure_open("io"), .cpu = efs_pressure_open("cpu")};
 }
 
 void efs_machine_close(struct efs_machine *m)
@@ -23,26 +21,11 @@ void efs_machine_close(struct efs_machine *m)
     m->io = m->cpu = -1;
 }
 
-/* The microseconds after "total=" of the first line, "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234". false: not
- * such a file. */
-static bool pressure_total(int fd, uint64_t *total)
-{
-    char text[EFS_PROC_TEXT], *end;
-    efs_proc_text(fd, text);
-    text[strcspn(text, "\n")] = '\0';
-    const char *number = strncmp(text, "some ", 5) == 0 ? strstr(text, " total=") : NULL;
-    if (!number)
-        return false;
-    number += strlen(" total=");
-    *total = strtoull(number, &end, 10);
-    return end != number && *end == '\0';
-}
-
 bool efs_machine_sample(struct efs_machine *m, uint64_t now_ns)
 {
     uint64_t total[2], passed_ns = now_ns - m->at_ns;
     double share[2] = {0};
-    if (!pressure_total(m->io, &total[0]) || !pressure_total(m->cpu, &total[1])) {
+    if (!efs_pressure_total(m->io, &total[0]) || !efs_pressure_total(m->cpu, &total[1])) {
         m->at_ns = m->free_ns = 0;
         m->known = false;
         m->missing = true;

@@ -241,6 +241,13 @@ static void served_fell_back(void *arg, const char *what, errint_t why)
             strerror(-why));
 }
 
+/* On the I/O thread. */
+static void served_completed(void *arg)
+{
+    efs_extents_completed(arg);
+    efs_demotion_encoded(arg);
+}
+
 static errint_t served_start(struct efs *fs, const char *path, struct efs_error *err)
 {
     errint_t rc = efs_store_open(path, &fs->store, err);
@@ -288,11 +295,8 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
     if (fs->store->direct_refused && wanted)
         served_fell_back(fs, "O_DIRECT", fs->store->direct_refused);
     efs_plain_notify(fs->store->plain, served_changed, fs);
-    struct efs_io_options io = {.arena = &fs->arena,
-                                .stats = fs->stats,
-                                .estimator = fs->estimator,
-                                .completed = efs_extents_completed,
-                                .arg = fs};
+    struct efs_io_options io = {
+        .arena = &fs->arena, .stats = fs->stats, .estimator = fs->estimator, .completed = served_completed, .arg = fs};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
     if (rc == 0) {
         io.backing = efs_backing_of_store(fs->store, direct, served_fell_back, fs);
@@ -308,6 +312,7 @@ static void served_stop(struct efs *fs)
 {
     efs_prefetcher_stop(fs);
     efs_plan_thread_stop(fs);
+    efs_demotion_stop(fs);
     efs_io_queue_stop(fs->io);
     efs_workers_stop(fs->workers);
     efs_plan_thread_free(fs);
@@ -336,6 +341,7 @@ static void served_close_in_child(struct efs *fs)
 {
     efs_io_queue_close_in_child(fs->io);
     efs_full_close_in_child(fs);
+    efs_demotion_close_in_child(fs);
     efs_budget_close_in_child(fs);
     efs_plan_thread_close_in_child(fs);
     efs_view_destroy(&fs->view);
@@ -377,6 +383,8 @@ void efs_close(struct efs *fs)
     efs_retry(fs, EFS_RETRY_BUDGET);
     efs_retry(fs, EFS_RETRY_EXTENTS); /* cancels the waiters */
     efs_retry(fs, EFS_RETRY_ADMIT);
+    while (efs_demotion_cancel(fs))
+        ;
     efs_unlock(fs);
     efs_prefetcher_stop(fs);
     efs_plan_thread_stop(fs);

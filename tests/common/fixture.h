@@ -52,6 +52,8 @@ struct efs_file_info fixture_file_info(struct efs *fs, uint32_t file);
 uint32_t fixture_file_named(struct efs *fs, const char *path);
 /* Wait until no request is in flight; returns the counters. */
 struct efs_stats fixture_drain(struct efs *fs);
+extern _Thread_local int
+    fixture_class; /* class that the thread has requested, as SCHED_IDLE; it keeps the one of the test */
 /* Memory in use by a store, in bytes: fixed part and both pools. */
 uint64_t fixture_used_bytes(const struct efs_stats *stats);
 /* After fixture_drain(): fail unless the memory in use is at most the budget. */

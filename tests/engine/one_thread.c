@@ -4,6 +4,7 @@
 
 #include "budget.h"
 #include "extent_internal.h"
+#include "idle.h"
 #include "plan_thread.h"
 
 #include <errno.h>
@@ -91,6 +92,29 @@ REPLACED(void, efs_io_submit, (struct efs_io_queue * queue, struct efs_io *reque
 REPLACED(void, efs_io_apply_changes, (struct efs_io_queue * queue))
 {
     (void)queue;
+}
+
+REPLACED(void, efs_io_wake, (struct efs_io_queue * queue))
+{
+    (void)queue;
+    one_thread->io.completed(one_thread->io.arg);
+}
+
+/* ---- the thread of idle work ---- */
+
+REPLACED(errint_t, efs_idle_start, (struct efs_idle * *idle))
+{
+    *idle = (struct efs_idle *)&one_thread;
+    return 0;
+}
+REPLACED(void, efs_idle_stop, (struct efs_idle * idle))
+{
+    (void)idle;
+}
+REPLACED(void, efs_idle_push, (struct efs_idle * idle, struct efs_job *job))
+{
+    (void)idle;
+    push(job);
 }
 
 void one_thread_complete(unsigned index, errint_t error)

@@ -6,17 +6,20 @@
  * be released in the end.
  *
  * The linker (--wrap, see Makefile) inserts the gaps: before the first chunk of an extent is encoded, before the lock
- * is taken to publish the extent, and before the next time that the lock is taken, which after the last extent is for
- * the release of the full form.
+ * is taken to publish the extent, and before the next time that the lock is taken, which after the last extent precedes
+ * the release of the full form. The first one is on the thread of idle work, which may be stopped for any time.
  */
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #include "test.h"
 #include "cache.h"
 #include "codec.h"
+#include "cores.h"
 #include "expertfs-private.h"
+#include "extent_internal.h"
 #include "fixture.h"
 #include "fetch.h"
 #include "sync_calls.h"
@@ -63,8 +66,13 @@ static struct {
     bool copier_stands, copier_go;
 } gaps = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-static _Thread_local unsigned demoting; /* 2: encoding an extent, 1: has taken the lock to publish it */
-static _Thread_local bool copies; /* the next efs_unlock() of this thread, which has pinned the data to copy, stops */
+static _Thread_local unsigned
+    publishing;                    /* 2: memory of an extent was allocated, 1: has taken the lock to publish it */
+static _Atomic bool begun;         /* the encoding of an extent */
+static _Atomic bool busy;          /* programs wait for a processor */
+static _Atomic unsigned pauses;    /* of the thread of idle work */
+static _Atomic unsigned encodings; /* by it */
+static _Thread_local bool copies;  /* the next efs_unlock() of this thread, which has pinned the data to copy, stops */
 
 static void stand(bool *stands, const bool *go)
 {
@@ -105,35 +113,58 @@ errint_t __real_efs_shard_encode(enum efs_format format, enum efs_codec_choice c
 errint_t __wrap_efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *from, size_t n,
                                  uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded,
                                  struct efs_codec_scratch *scratch);
+uint64_t __wrap_efs_cores_pause(struct efs_cores *cores, uint64_t now_ns);
+bool __real_efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
+bool __wrap_efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
 void __real_efs_lock(struct efs *fs);
 void __wrap_efs_lock(struct efs *fs);
 void __real_efs_unlock(struct efs *fs);
 void __wrap_efs_unlock(struct efs *fs);
 
-/* In an open store, demotions run on efs-decode threads; the other caller of the encoder is the thread that measures
- * it. */
-static bool is_worker(void)
+/* Demotions encode on the thread of idle work; the other caller of the encoder is the thread that measures it. */
+static bool is_idle_thread(void)
 {
     char name[16] = "";
-    return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 && strcmp(name, "efs-decode") == 0;
+    return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 && strcmp(name, "efs-idle") == 0;
 }
 
 errint_t __wrap_efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *from, size_t n,
                                  uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded,
                                  struct efs_codec_scratch *scratch)
 {
-    if (demoting != 2 && is_worker()) {
-        gap();
-        demoting = 2;
+    if (is_idle_thread()) {
+        assert_int_equal(fixture_class, SCHED_IDLE);
+        if (!begun)
+            gap();
+        begun = true;
+        encodings++;
     }
     return __real_efs_shard_encode(format, choice, from, n, e, sm, coded, scratch);
 }
 
+/* In the library only demotions call it from another file. */
+bool __wrap_efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why)
+{
+    bool have = __real_efs_extent_alloc(fs, extent, components, why);
+    publishing = have ? 2 : 0;
+    begun = begun && !have;
+    return have;
+}
+
+uint64_t __wrap_efs_cores_pause(struct efs_cores *cores, uint64_t now_ns)
+{
+    (void)cores;
+    (void)now_ns;
+    pauses += busy;
+    return busy ? 1000000 : 0;
+}
+
 void __wrap_efs_lock(struct efs *fs)
 {
-    if (demoting) {
+    assert_false(is_idle_thread());
+    if (publishing) {
         gap();
-        demoting--;
+        publishing--;
     }
     __real_efs_lock(fs);
 }
@@ -252,7 +283,7 @@ static struct round begin_round(unsigned at, bool window)
         check_read(r.fs, e);
     gaps.at = at;
     gaps.seen = 0;
-    gaps.go = gaps.copier_go = false;
+    gaps.go = gaps.copier_go = begun = false;
     fixture_set_and_plan(r.fs, "plan", "C=100");
     efs_lease_release(lease);
     if (at)
@@ -390,6 +421,55 @@ static void each_gap(void (*what)(struct round *))
         what(&r);
         end_round(&r);
     }
+}
+
+/* The thread that encodes stands still, as on a machine whose programs use all processors: a request that needs the
+ * memory, a reader of what is being made, and the end of the store do not wait for it. */
+TEST(test_nothing_waits_for_the_encoder)
+{
+    struct efs_stats before, after;
+    for (unsigned window = 0; window < 2; window++) {
+        struct round r = begin_round(1, window);
+        end_other(begin_other(r.fs));
+        assert_false(is_demoting(r.fs));
+        efs_stats(r.fs, &before);
+        check_read(r.fs, 0);
+        efs_stats(r.fs, &after);
+        assert_int_equal(after.recoded_bytes, 0);
+        assert_true(after.disk_bytes > before.disk_bytes);
+        let_go(&gaps.go);
+        end_round(&r);
+    }
+}
+
+/* While programs wait for a processor nothing is encoded, and what needs the memory gets it; afterwards the demotion
+ * continues. */
+TEST(test_busy)
+{
+    struct efs_stats s;
+    busy = true;
+    encodings = pauses = 0;
+    struct round r = begin_round(0, false);
+    while (pauses < 3)
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+    assert_true(is_demoting(r.fs));
+    end_other(begin_other(r.fs));
+    assert_false(is_demoting(r.fs));
+    efs_stats(r.fs, &s);
+    assert_int_equal(encodings + s.recoded_bytes, 0);
+    busy = false;
+    end_round(&r);
+    busy = true;
+    r = begin_round(0, false);
+    pauses = 0;
+    while (pauses < 3)
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+    busy = false;
+    while (is_demoting(r.fs))
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+    efs_stats(r.fs, &s);
+    assert_true(s.recoded_bytes > 0);
+    end_round(&r);
 }
 
 #define AT_EACH_GAP(what)                                                                                              \

@@ -2,6 +2,7 @@
 /* Samples of the kernel's stalls: which are idle, that warm reads pause for one sample in five, and files that the
  * kernel does not have. */
 #include "test.h"
+#include "cores.h"
 #include "machine.h"
 
 #include <stdio.h>
@@ -157,6 +158,51 @@ TEST_WITH(not_known, setup, teardown)
     efs_machine_open(&machine);
     assert_false(efs_machine_sample(&machine, now_ns));
     assert_true(machine.missing);
+}
+
+/* ---- cores.h ---- */
+
+#define MS UINT64_C(1000000)
+
+static struct efs_cores cores;
+
+/* What efs_cores_pause() returns this many ms after the last call, in which threads waited for this many ms. */
+static uint64_t pause_ms(uint64_t passed_ms, uint64_t stalled_ms)
+{
+    stalls[1] += 1000 * stalled_ms;
+    write_stalls();
+    now_ns += passed_ms * MS;
+    return efs_cores_pause(&cores, now_ns) / MS;
+}
+
+/* Work for which no thread waits stops 40 ms after threads wait for a processor, and looks twice a second whether they
+ * still do. */
+TEST_WITH(cores_are_wanted, setup, teardown)
+{
+    efs_cores_open(&cores);
+    assert_int_equal(pause_ms(0, 0), 0);
+    assert_int_equal(pause_ms(10, 10), 0); /* between two samples */
+    assert_int_equal(pause_ms(30, 0), 500);
+    assert_int_equal(pause_ms(100, 0), 400);
+    assert_int_equal(pause_ms(400, 130), 500);
+    assert_int_equal(pause_ms(500, 120), 0);
+    assert_int_equal(pause_ms(40, 9), 0);
+    assert_int_equal(pause_ms(40, 10), 500);
+    assert_int_equal(pause_ms(60000, 60000), 0); /* says nothing about the last second */
+    assert_int_equal(pause_ms(39, 39), 0);
+    assert_int_equal(pause_ms(1, 0), 500);
+    efs_cores_close(&cores);
+}
+
+/* Without the kernel's file the work never pauses. */
+TEST_WITH(cores_are_not_known, setup, teardown)
+{
+    write_text("cpu", "full avg10=0.00\n");
+    efs_cores_open(&cores);
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(efs_cores_pause(&cores, now_ns += 100 * MS), 0);
+    efs_cores_close(&cores);
+    write_stalls();
 }
 
 TEST_MAIN(NULL, NULL)
