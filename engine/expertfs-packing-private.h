@@ -43,10 +43,11 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
 /* Whether out has an OUT.reclaim. */
 bool efs_reclaim_unfinished(const char *out);
 
-/* The checks of efs_pack() with options->weights that do not read weights: fails if weights or parts of them are
- * missing, or present twice; of one part of a split model, with the parts next to it. -ENODATA, -EUCLEAN, -ENOENT,
- * ... */
-errint_t efs_pack_check(const char *src, struct efs_error *err);
+struct efs_catalog;
+/* Reads the catalog of a source, which the caller frees, and makes the checks of efs_pack() with options->weights that
+ * do not read weights: fails if weights or parts of them are missing, or present twice; of one part of a split model,
+ * with the parts next to it. -ENODATA, -EUCLEAN, -ENOENT, ... */
+errint_t efs_pack_check(const char *src, struct efs_catalog *catalog, struct efs_error *err);
 /* Whether src, a directory or a file, has the names, sizes and bytes of all files that were packed into the store.
  * Reads src up to the first difference; blocks. progress may be NULL. 0; -ESTALE: it has not, and err names the file;
  * -EINVAL: the store is not packed; -ECANCELED; -errno. */
@@ -54,7 +55,6 @@ errint_t efs_pack_compare(const char *src, const struct efs_store *store, efs_pr
                           struct efs_error *err);
 /* If no experts were found, a warning with the names of the largest tensors and a hint; else "". done: "packed" or
  * "served". Any thread; writes only text, at most room bytes. */
-struct efs_catalog;
 void efs_pack_warn_dense(const struct efs_catalog *catalog, const char *done, char *text, size_t room);
 /* Packing is worth its time if it saves this part of the bytes; otherwise the files are served in place. */
 #define EFS_PACK_WORTH 0.03

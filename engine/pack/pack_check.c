@@ -178,16 +178,16 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
             : "");
 }
 
-errint_t efs_pack_check(const char *src, struct efs_error *err)
+errint_t efs_pack_check(const char *src, struct efs_catalog *catalog, struct efs_error *err)
 {
     const struct efs_pack_options options = {.weights = true};
-    struct efs_catalog catalog;
     bool parts;
-    errint_t rc = efs_catalog_read_parts(src, &catalog, &parts, err);
+    errint_t rc = efs_catalog_read_parts(src, catalog, &parts, err);
     if (rc < 0)
         return rc;
-    rc = efs_pack_check_weights(parts ? catalog.root : src, &catalog, &options, err);
-    efs_catalog_free(&catalog);
+    rc = efs_pack_check_weights(parts ? catalog->root : src, catalog, &options, err);
+    if (rc < 0)
+        efs_catalog_free(catalog);
     return rc;
 }
 

@@ -4,6 +4,7 @@
 
 #include "sys.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -102,6 +103,24 @@ errint_t efs_gguf_skip(struct efs_gguf_cursor *cursor, uint64_t bytes)
 
     if (ret == 0)
         cursor->offset += bytes;
+    return ret;
+}
+
+errint_t efs_gguf_skip_strings(struct efs_gguf_cursor *cursor, uint64_t count)
+{
+    uint64_t length;
+    errint_t ret = 0;
+
+    for (; ret == 0 && count > 0; count--) {
+        ret = check_left(cursor, sizeof(length));
+        if (ret == 0)
+            ret = fill_window(cursor, sizeof(length));
+        if (ret < 0)
+            return ret;
+        memcpy(&length, cursor->window + (cursor->offset - cursor->window_offset), sizeof(length));
+        cursor->offset += sizeof(length);
+        ret = efs_gguf_skip(cursor, le64toh(length));
+    }
     return ret;
 }
 

@@ -36,6 +36,7 @@ uint64_t efs_gguf_left(const struct efs_gguf_cursor *cursor);
 /* Read or skip bytes. -EUCLEAN with cut set: the file ends before them; errors of efs_source_read(). */
 errint_t efs_gguf_read(struct efs_gguf_cursor *cursor, void *dst, size_t bytes);
 errint_t efs_gguf_skip(struct efs_gguf_cursor *cursor, uint64_t bytes);
+errint_t efs_gguf_skip_strings(struct efs_gguf_cursor *cursor, uint64_t count); /* each with its length */
 errint_t efs_gguf_u32(struct efs_gguf_cursor *cursor, uint32_t *value);
 errint_t efs_gguf_u64(struct efs_gguf_cursor *cursor, uint64_t *value);
 

@@ -123,6 +123,8 @@ static errint_t skip_array(struct efs_gguf_cursor *cursor, unsigned depth)
     }
     if (value_bytes[type])
         return efs_gguf_skip(cursor, count * each);
+    if (type == VALUE_STRING)
+        return efs_gguf_skip_strings(cursor, count);
     for (uint64_t i = 0; ret == 0 && i < count; i++)
         ret = skip_value(cursor, type, depth + 1);
     return ret;

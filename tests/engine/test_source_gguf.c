@@ -99,6 +99,18 @@ TEST(refuses_values)
         bool cut = strstr(values[i].reason, "past the end");
         sf_refuse(NAME, &file, cut ? EFS_SOURCE_BROKEN : EFS_SOURCE_UNREAD, values[i].reason);
     }
+    for (uint64_t bytes = 41; bytes != 0; bytes = bytes == 41 ? UINT64_MAX : 0) { /* of the second of three strings */
+        char reason[64];
+        sf_gguf_header(&file, 3, 0, 1);
+        key(&file, "k", ARRAY);
+        sf_number(&file, STRING, 4);
+        sf_number(&file, 3, 8);
+        sf_string(&file, "first");
+        sf_number(&file, bytes, 8);
+        sf_zero(&file, 40);
+        snprintf(reason, sizeof(reason), "%" PRIu64 " bytes at offset %zu are past the end", bytes, file.count - 40);
+        refuse_cut(&file, reason);
+    }
     sf_gguf_header(&file, 3, 0, 1);
     key(&file, "k", ARRAY);
     for (int depth = 0; depth < 9; depth++) {

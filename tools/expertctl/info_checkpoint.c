@@ -126,10 +126,7 @@ errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint
     struct efs_catalog catalog;
     struct efs_error taken;
     double coded = 0, saved = 0;
-    bool parts;
-    errint_t rc = efs_pack_check(path, err); /* refuses an incomplete checkpoint, whose sizes would be wrong */
-    if (rc == 0)
-        rc = efs_catalog_read_parts(path, &catalog, &parts, err);
+    errint_t rc = efs_pack_check(path, &catalog, err); /* refuses an incomplete checkpoint: its sizes would be wrong */
     if (rc < 0) {
         if (tools_reclaim_unfinished(path, NULL, &taken) < 0)
             *err = taken;
