@@ -61,7 +61,7 @@ struct job {
     struct efs_catalog catalog;
     struct efs_pack_source *source;
     struct efs_store_writer writer;
-    struct efs_pack_plan plan;
+    struct efs_index plan;
     struct efs_pack_state state;
     bool has_state;
     double *entropy_bits;
@@ -86,7 +86,7 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
 {
     const struct efs_pack_options *options = j->options;
     uint32_t shard_elements = options->shard_elements ? options->shard_elements : EFS_SHARD_ELEMENTS_DEFAULT;
-    errint_t rc = efs_pack_plan(&j->plan, &j->catalog, options->codec, shard_elements, err);
+    errint_t rc = efs_index_plan(&j->plan, &j->catalog, options->codec, shard_elements, err);
     if (rc < 0)
         return rc;
     if (options->small_reads_bytes)
@@ -133,8 +133,8 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
         rc = efs_catalog_read(src, options->experts, &j.catalog, err);
     if (rc == 0)
         rc = efs_pack_source_open(&j.catalog, &j.source, err);
-    if (rc == 0)
-        rc = efs_pack_check_weights(src, &j.catalog, options, err);
+    if (rc == 0 && options->weights)
+        rc = efs_catalog_check(src, &j.catalog, err);
     if (rc == 0)
         rc = efs_pack_check_output(src, out, j.source, err);
     if (rc == 0)
@@ -151,7 +151,7 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
     efs_pack_source_close(j.source);
     if (j.has_state)
         efs_pack_state_free(&j.plan, &j.state);
-    efs_pack_plan_free(&j.plan);
+    efs_index_free(&j.plan);
     efs_catalog_free(&j.catalog);
     free(j.entropy_bits);
     return rc;

@@ -7,13 +7,12 @@
  * engine.
  *
  *   pack.c          efs_pack(): the sequence of steps
- *   pack_plan.c     catalogue -> index tables: the content of the store, without reading weights
  *   pack_source.c   reads the source files
- *   pack_check.c    checks that a source is a complete checkpoint
+ *   pack_estimate.c  what packing would save
  *   pack_copies.c   finds files with the same bytes, which are stored once
  *   pack_pipe.c      efs_pack_run(), the pipeline: threads that read and encode shards, and one that writes them
  *   pack_batch.c    hands out shards, with memory for their chunks
- *   pack_report.c   the report, index tables and superblock
+ *   pack_report.c   the report
  *   pack_verify.c   compares the written store with the sources
  *
  * reclaim.h declares packing in place (--reclaim).
@@ -23,6 +22,7 @@
 
 #include "catalog.h"
 #include "codec.h"
+#include "index.h"
 #include "layout.h"
 #include "parallel.h"
 #include "store_write.h"
@@ -32,57 +32,11 @@
 #include <semaphore.h>
 #include <sys/types.h>
 
-/* Peak memory is below 512 MiB. Its main parts: */
-#define EFS_PACK_INDEX_BYTES (160u << 20) /* limit of the tables; a source that needs more is rejected */
-#define EFS_PACK_RING_BYTES (160u << 20)  /* encoded chunks; holds two of the largest runs */
-#define EFS_PACK_WORK_BYTES (128u << 20)  /* raw buffers and scratch of all threads */
+/* Peak memory is below 512 MiB. Its main parts, besides EFS_INDEX_BYTES: */
+#define EFS_PACK_RING_BYTES (160u << 20) /* encoded chunks; holds two of the largest runs */
+#define EFS_PACK_WORK_BYTES (128u << 20) /* raw buffers and scratch of all threads */
 /* A run ends before it exceeds EFS_RUN_BYTES raw bytes, or its chunks could take more memory than this. */
 #define EFS_PACK_RUN_ROOM (EFS_PACK_RING_BYTES / 2)
-
-/* If options->weights is set, checks that src has weights, all parts of split models, and all files named by its
- * indexes. 0, or -ENODATA with the reason and what to pack instead in err. */
-errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
-                                const struct efs_pack_options *options, struct efs_error *err);
-/* Checks that no file looks like a download that failed or did not end, before the sources are removed. 0, or -ENODATA
- * as above. */
-errint_t efs_pack_check_whole(const char *src, const struct efs_catalog *catalog, struct efs_error *err);
-
-/* ---- plan --------------------------------------------------------------------------------------------------- */
-
-/* The source file and offset of an object's first byte. */
-struct efs_pack_origin {
-    uint32_t file;
-    uint64_t offset;
-};
-
-struct efs_pack_plan {
-    const struct efs_catalog *catalog;
-    enum efs_codec_choice codec;
-    uint32_t shard_elements;
-    uint64_t small_reads_bytes; /* as in struct efs_pack_options, never 0 */
-    char *strings;
-    size_t string_bytes, string_room;
-    struct efs_disk_file *files;
-    struct efs_disk_extent *extents;
-    struct efs_disk_tensor *tensors;
-    struct efs_disk_group *groups;
-    struct efs_disk_object *objects;
-    struct efs_disk_shard *shards;
-    uint32_t file_count, extent_count, tensor_count, group_count, object_count, shard_count;
-    struct efs_pack_origin *origins;     /* for each object */
-    uint32_t *order;                     /* groups in disk order */
-    uint64_t source_bytes, copied_bytes; /* copied_bytes: bytes of files that are copies */
-};
-
-/* Builds the tables of the catalogue's store, with empty shards. The caller must free plan, also on error. -ENOMEM,
- * -E2BIG, -EUCLEAN. */
-errint_t efs_pack_plan(struct efs_pack_plan *plan, const struct efs_catalog *catalog, enum efs_codec_choice codec,
-                       uint32_t shard_elements, struct efs_error *err);
-void efs_pack_plan_free(struct efs_pack_plan *plan);
-/* Whether an object gets page checksums and short spans. */
-bool efs_pack_for_small_reads(const struct efs_pack_plan *plan, uint32_t object);
-/* Number of elements of a shard of an object. */
-size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
 
 /* Checks options. 0 or -EINVAL. */
 errint_t efs_pack_check_options(const struct efs_pack_options *options, struct efs_error *err);
@@ -198,7 +152,7 @@ struct efs_pack_state {
 };
 
 struct efs_pack_pipe {
-    struct efs_pack_plan *plan;
+    struct efs_index *plan;
     struct efs_pack_source *source;
     struct efs_store_writer *writer;
     struct efs_pack_tallies *tallies;
@@ -218,10 +172,10 @@ struct efs_pack_pipe {
 };
 
 /* Moves the cursor to the first shard. */
-void efs_pack_cursor_begin(const struct efs_pack_plan *plan, struct efs_pack_cursor *cursor);
+void efs_pack_cursor_begin(const struct efs_index *plan, struct efs_pack_cursor *cursor);
 /* Moves the cursor to the next shard; clears its run after the run's last shard. */
-void efs_pack_cursor_step(const struct efs_pack_plan *plan, struct efs_pack_cursor *cursor);
-static inline bool efs_pack_cursor_at_end(const struct efs_pack_plan *plan, const struct efs_pack_cursor *cursor)
+void efs_pack_cursor_step(const struct efs_index *plan, struct efs_pack_cursor *cursor);
+static inline bool efs_pack_cursor_at_end(const struct efs_index *plan, const struct efs_pack_cursor *cursor)
 {
     return cursor->order == plan->group_count;
 }
@@ -233,42 +187,32 @@ bool efs_pack_next_batch(struct efs_pack_pipe *pipe, struct efs_pack_batch *batc
 
 /* Initializes state at the first shard. entropy_bits: plan->object_count doubles, owned by the caller. The caller
  * must free state, also on error. */
-errint_t efs_pack_state_begin(const struct efs_pack_plan *plan, double *entropy_bits, struct efs_pack_state *state);
-void efs_pack_state_free(const struct efs_pack_plan *plan, struct efs_pack_state *state);
+errint_t efs_pack_state_begin(const struct efs_index *plan, double *entropy_bits, struct efs_pack_state *state);
+void efs_pack_state_free(const struct efs_index *plan, struct efs_pack_state *state);
 /*
  * Reads, encodes and writes shards from the state's cursor on; fills plan->shards and the state's entropy_bits. Starts
  * runs until limit_bytes source bytes were handed out (UINT64_MAX: all; at least one run) and completes them. After an
  * error the state must not be used. Blocks.
  */
-errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
+errint_t efs_pack_run(struct efs_index *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
                       const struct efs_pack_options *options, struct efs_pack_state *state, uint64_t limit_bytes,
                       struct efs_error *err);
 /* ---- completion --------------------------------------------------------------------------------------------- */
 
 /* Fills report's counts and rows; entropy_bits: result of efs_pack_run(). */
-void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bits, struct efs_pack_report *report);
+void efs_pack_report(const struct efs_index *plan, const double *entropy_bits, struct efs_pack_report *report);
 /* The report as JSON, without times; the caller frees it. NULL: no memory. */
 char *efs_pack_report_json(const struct efs_pack_report *report);
-/* Superblock and index tables of a store. The tables begin at `begin`, a multiple of EFS_ALIGN, one after the other at
- * multiples of EFS_CHUNK_ALIGN; sb.tables has their places. data points into the plan, report_json and the struct
- * itself, which must not be copied. */
-struct efs_pack_tables {
-    const void *data[EFS_TABLE_COUNT];
-    struct efs_disk_part part;
-    struct efs_disk_superblock sb;
-};
-void efs_pack_tables(const struct efs_pack_plan *plan, const char *report_json, uint64_t begin,
-                     struct efs_pack_tables *tables);
 /* Appends the tables and finishes the file; sets report's store_bytes and content_hash. */
-errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_writer *writer,
-                        struct efs_pack_report *report, struct efs_error *err);
+errint_t efs_pack_index(const struct efs_index *plan, struct efs_store_writer *writer, struct efs_pack_report *report,
+                        struct efs_error *err);
 /* Decodes every shard of the written store and compares it with its source. -EUCLEAN: they differ. */
-errint_t efs_pack_verify(const struct efs_pack_plan *plan, struct efs_pack_source *source,
+errint_t efs_pack_verify(const struct efs_index *plan, struct efs_pack_source *source,
                          const struct efs_store_writer *writer, const struct efs_pack_options *options,
                          struct efs_error *err);
 /* Compares a sample of the shards of each file whose inode number changed with what was packed. -ESTALE: they
  * differ; -EIO, ... */
-errint_t efs_pack_verify_renumbered(const struct efs_pack_plan *plan, struct efs_pack_source *source,
+errint_t efs_pack_verify_renumbered(const struct efs_index *plan, struct efs_pack_source *source,
                                     struct efs_error *err);
 
 #endif

@@ -70,7 +70,7 @@ static size_t sm_room(const struct efs_disk_object *o, size_t elements)
 }
 
 /* Moves the cursor to the first group at or after at->order that has objects. */
-static void enter_group(const struct efs_pack_plan *plan, struct efs_pack_cursor *at)
+static void enter_group(const struct efs_index *plan, struct efs_pack_cursor *at)
 {
     while (!efs_pack_cursor_at_end(plan, at) && plan->groups[plan->order[at->order]].object_count == 0)
         at->order++;
@@ -80,13 +80,13 @@ static void enter_group(const struct efs_pack_plan *plan, struct efs_pack_cursor
     at->shard = plan->objects[at->object].shard_first;
 }
 
-void efs_pack_cursor_begin(const struct efs_pack_plan *plan, struct efs_pack_cursor *at)
+void efs_pack_cursor_begin(const struct efs_index *plan, struct efs_pack_cursor *at)
 {
     *at = (struct efs_pack_cursor){0};
     enter_group(plan, at);
 }
 
-void efs_pack_cursor_step(const struct efs_pack_plan *plan, struct efs_pack_cursor *at)
+void efs_pack_cursor_step(const struct efs_index *plan, struct efs_pack_cursor *at)
 {
     const struct efs_disk_object *o = &plan->objects[at->object];
     const struct efs_disk_group *g = &plan->groups[o->group];
@@ -116,7 +116,7 @@ struct run_size {
 /* Measures the run that starts at the cursor: shards of one group within the limits. */
 static struct run_size measure_run(const struct efs_pack_pipe *p)
 {
-    const struct efs_pack_plan *plan = p->plan;
+    const struct efs_index *plan = p->plan;
     const struct efs_disk_group *g = &plan->groups[plan->order[p->cursor.order]];
     struct run_size size = {0};
     uint64_t raw = 0;
@@ -124,7 +124,7 @@ static struct run_size measure_run(const struct efs_pack_pipe *p)
     for (uint32_t i = p->cursor.object; i < g->object_first + g->object_count; i++) {
         const struct efs_disk_object *o = &plan->objects[i];
         for (; shard < o->shard_first + o->shard_count; shard++) {
-            size_t elements = efs_pack_shard_elements(plan, i, shard);
+            size_t elements = efs_index_shard_elements(plan, i, shard);
             size_t e = e_room(o, elements), sm = sm_room(o, elements);
             raw += elements * efs_format_bytes((enum efs_format)o->format);
             if (size.shards > 0 && (raw > EFS_RUN_BYTES || size.e_bytes + size.sm_bytes + e + sm > EFS_PACK_RUN_ROOM))
@@ -156,7 +156,7 @@ static void place_slots(const struct efs_pack_pipe *p, struct efs_pack_run *run,
     for (uint32_t i = 0; i < run->shard_count; i++) {
         const struct efs_disk_object *o = &p->plan->objects[object];
         uint32_t shard = run->shard_first + i;
-        size_t elements = efs_pack_shard_elements(p->plan, object, shard);
+        size_t elements = efs_index_shard_elements(p->plan, object, shard);
         run->slots[i].e = e;
         run->slots[i].has_checks = false;
         run->slots[i].sm = o->format == EFS_FORMAT_BYTES ? e : sm;
@@ -208,7 +208,7 @@ static bool batch_add(const struct efs_pack_pipe *p, struct efs_pack_batch *batc
 
 static bool batch_fill(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
 {
-    const struct efs_pack_plan *plan = p->plan;
+    const struct efs_index *plan = p->plan;
     size_t new_room = 0;
     batch->count = 0;
     while (!at_end(p)) {
@@ -226,12 +226,12 @@ static bool batch_fill(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
             if (batch->count > 0 && new_room > BATCH_ROOM)
                 break;
         }
-        if (!batch_add(p, batch, offset, efs_pack_shard_elements(plan, p->cursor.object, p->cursor.shard) * width))
+        if (!batch_add(p, batch, offset, efs_index_shard_elements(plan, p->cursor.object, p->cursor.shard) * width))
             break;
         if (!p->cursor.run && !begin_run(p, &size))
             return false;
         batch->parts[batch->count++] = (struct efs_pack_part){p->cursor.run, offset, p->cursor.object, p->cursor.shard};
-        p->assigned_bytes += efs_pack_shard_elements(plan, p->cursor.object, p->cursor.shard) * width;
+        p->assigned_bytes += efs_index_shard_elements(plan, p->cursor.object, p->cursor.shard) * width;
         efs_pack_cursor_step(plan, &p->cursor);
     }
     return batch->count > 0;

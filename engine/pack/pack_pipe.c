@@ -216,14 +216,14 @@ struct thread {
 
 static errint_t code_part(struct thread *t, const struct efs_pack_part *part, const uint8_t *raw, struct efs_error *err)
 {
-    struct efs_pack_plan *plan = t->pipe->plan;
+    struct efs_index *plan = t->pipe->plan;
     const struct efs_disk_object *o = &plan->objects[part->object];
     struct efs_pack_slot *slot = &part->run->slots[part->shard - part->run->shard_first];
     struct efs_disk_shard *shard = &plan->shards[part->shard];
     enum efs_format format = (enum efs_format)o->format;
-    size_t elements = efs_pack_shard_elements(plan, part->object, part->shard);
+    size_t elements = efs_index_shard_elements(plan, part->object, part->shard);
     struct efs_shard_coded coded;
-    bool small = efs_pack_for_small_reads(plan, part->object);
+    bool small = efs_index_for_small_reads(plan, part->object);
     errint_t rc =
         small ? efs_shard_encode_short(format, plan->codec, raw, elements, slot->e, slot->sm, &coded, t->scratch)
               : efs_shard_encode(format, plan->codec, raw, elements, slot->e, slot->sm, &coded, t->scratch);
@@ -274,11 +274,11 @@ static errint_t pack_work(void *arg, struct efs_error *err)
     return 0;
 }
 
-static size_t largest_shard_bytes(const struct efs_pack_plan *plan)
+static size_t largest_shard_bytes(const struct efs_index *plan)
 {
     size_t largest = 1;
     for (uint32_t o = 0; o < plan->object_count; o++) {
-        size_t bytes = efs_pack_shard_elements(plan, o, plan->objects[o].shard_first) *
+        size_t bytes = efs_index_shard_elements(plan, o, plan->objects[o].shard_first) *
                        efs_format_bytes((enum efs_format)plan->objects[o].format);
         if (bytes > largest)
             largest = bytes;
@@ -299,19 +299,19 @@ static errint_t pack_start(struct efs_pack_pipe *p, struct thread *threads, unsi
     return rc < 0 ? rc : efs_parallel_start(&p->parallel, "efs-pack", pack_work, threads, sizeof(*threads), count);
 }
 
-errint_t efs_pack_state_begin(const struct efs_pack_plan *plan, double *entropy_bits, struct efs_pack_state *state)
+errint_t efs_pack_state_begin(const struct efs_index *plan, double *entropy_bits, struct efs_pack_state *state)
 {
     *state = (struct efs_pack_state){.done_bytes = plan->copied_bytes};
     efs_pack_cursor_begin(plan, &state->cursor);
     return efs_pack_tallies_init(&state->tallies, plan->object_count, entropy_bits);
 }
 
-void efs_pack_state_free(const struct efs_pack_plan *plan, struct efs_pack_state *state)
+void efs_pack_state_free(const struct efs_index *plan, struct efs_pack_state *state)
 {
     efs_pack_tallies_free(&state->tallies, plan->object_count);
 }
 
-errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
+errint_t efs_pack_run(struct efs_index *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
                       const struct efs_pack_options *options, struct efs_pack_state *state, uint64_t limit_bytes,
                       struct efs_error *err)
 {

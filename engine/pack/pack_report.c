@@ -5,8 +5,6 @@
 #include "pack.h"
 
 #include "checks.h"
-#include "codec_table.h"
-#include "hash.h"
 #include "kernels.h"
 #include "source.h"
 
@@ -41,7 +39,7 @@ static struct efs_pack_row *row_of(struct efs_pack_report *report, uint32_t kind
 }
 
 /* Adds an object to its row; exponent_bits and entropy_bits are sums until finish_row(). */
-static void add_object(const struct efs_pack_plan *plan, uint32_t object, double entropy_bits,
+static void add_object(const struct efs_index *plan, uint32_t object, double entropy_bits,
                        struct efs_pack_report *report)
 {
     const struct efs_disk_object *o = &plan->objects[object];
@@ -138,7 +136,7 @@ static void notice_files(const struct efs_catalog *catalog, struct efs_pack_repo
         add_notice(report, "%zu more files are packed without experts", notice_bytes - NOTES_MAX);
 }
 
-static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_report *report)
+static void report_notice(const struct efs_index *plan, struct efs_pack_report *report)
 {
     const struct efs_catalog *catalog = plan->catalog;
     bool hidden = false;
@@ -228,7 +226,7 @@ static void notice_quantised(struct efs_pack_report *report)
         add_notice(report, "experts are quantised (%s) and do not shrink", types);
 }
 
-void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bits, struct efs_pack_report *report)
+void efs_pack_report(const struct efs_index *plan, const double *entropy_bits, struct efs_pack_report *report)
 {
     memset(report, 0, sizeof(*report));
     report->source_bytes = plan->source_bytes;
@@ -274,78 +272,16 @@ char *efs_pack_report_json(const struct efs_pack_report *report)
     return text;
 }
 
-/* ---- tables and superblock ---- */
-
-void efs_pack_tables(const struct efs_pack_plan *plan, const char *report_json, uint64_t begin,
-                     struct efs_pack_tables *t)
+errint_t efs_pack_index(const struct efs_index *plan, struct efs_store_writer *writer, struct efs_pack_report *report,
+                        struct efs_error *err)
 {
-    *t = (struct efs_pack_tables){.data = {[EFS_TABLE_STRINGS] = plan->strings,
-                                           [EFS_TABLE_FILES] = plan->files,
-                                           [EFS_TABLE_EXTENTS] = plan->extents,
-                                           [EFS_TABLE_TENSORS] = plan->tensors,
-                                           [EFS_TABLE_GROUPS] = plan->groups,
-                                           [EFS_TABLE_OBJECTS] = plan->objects,
-                                           [EFS_TABLE_SHARDS] = plan->shards,
-                                           [EFS_TABLE_REPORT] = report_json,
-                                           [EFS_TABLE_PARTS] = &t->part}};
-    const struct {
-        uint32_t record_bytes;
-        uint64_t count;
-    } sizes[EFS_TABLE_COUNT] = {
-        [EFS_TABLE_STRINGS] = {1, plan->string_bytes},
-        [EFS_TABLE_FILES] = {sizeof(*plan->files), plan->file_count},
-        [EFS_TABLE_EXTENTS] = {sizeof(*plan->extents), plan->extent_count},
-        [EFS_TABLE_TENSORS] = {sizeof(*plan->tensors), plan->tensor_count},
-        [EFS_TABLE_GROUPS] = {sizeof(*plan->groups), plan->group_count},
-        [EFS_TABLE_OBJECTS] = {sizeof(*plan->objects), plan->object_count},
-        [EFS_TABLE_SHARDS] = {sizeof(*plan->shards), plan->shard_count},
-        [EFS_TABLE_REPORT] = {1, strlen(report_json)},
-        [EFS_TABLE_PARTS] = {sizeof(t->part), 1},
-    };
-    struct efs_disk_superblock *sb = &t->sb;
-    *sb = (struct efs_disk_superblock){
-        .magic = {'e', 'x', 'p', 'e', 'r', 't', 'f', 's'},
-        .version = EFS_VERSION_OLDEST,
-        .superblock_bytes = sizeof(*sb),
-        .source_bytes = plan->source_bytes,
-        .shard_elements = plan->shard_elements,
-        .block_elements = EFS_BLOCK,
-    };
-    for (uint32_t s = 0; s < plan->shard_count; s++)
-        sb->incompat |=
-            efs_codec_of(plan->shards[s].codec)->incompat | (plan->shards[s].checks ? EFS_INCOMPAT_CHECKS : 0);
-    if (sb->incompat)
-        sb->version = EFS_VERSION;
-    for (uint32_t f = 0; f < plan->file_count; f++)
-        sb->compat |= plan->files[f].flags ? EFS_COMPAT_FILE_FLAGS : 0;
-    uint64_t hashes[EFS_TABLE_COUNT];
-    static_assert(EFS_TABLE_PARTS == EFS_TABLE_COUNT - 1, "behind the last table there are zeros up to a page");
-    for (int i = 0; i < EFS_TABLE_COUNT; i++) {
-        const uint64_t bytes = sizes[i].count * sizes[i].record_bytes;
-        if (i == EFS_TABLE_PARTS) /* whole pages, so that O_DIRECT can read the last byte */
-            sb->store_bytes = t->part.bytes = efs_page_up(begin + bytes);
-        hashes[i] = efs_hash(t->data[i], bytes);
-        sb->tables[i] = (struct efs_disk_table){.offset = begin,
-                                                .bytes = bytes,
-                                                .hash = hashes[i],
-                                                .record_bytes = sizes[i].record_bytes,
-                                                .count = (uint32_t)sizes[i].count};
-        begin = efs_chunk_up(begin + bytes);
-    }
-    sb->content_hash = efs_hash(hashes, sizeof(hashes));
-    sb->hash = efs_hash(sb, offsetof(struct efs_disk_superblock, hash));
-}
-
-errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_writer *writer,
-                        struct efs_pack_report *report, struct efs_error *err)
-{
-    struct efs_pack_tables tables;
+    struct efs_index_tables tables;
     char *json = efs_pack_report_json(report);
     if (!json)
         return efs_fail(err, -ENOMEM, "%s: no memory for the report", writer->path);
     errint_t rc = efs_store_writer_page(writer, err);
     if (rc == 0)
-        efs_pack_tables(plan, json, writer->offset, &tables);
+        efs_index_tables(plan, json, writer->offset, &tables);
     for (int t = 0; rc == 0 && t < EFS_TABLE_COUNT; t++)
         rc = efs_store_writer_append(writer, tables.data[t], tables.sb.tables[t].bytes, err);
     free(json);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct compare {
-    const struct efs_pack_plan *plan;
+    const struct efs_index *plan;
     struct efs_pack_source *source;
     const struct efs_store *store;
     const char *path;
@@ -23,7 +23,7 @@ static errint_t compare_shard(void *arg, const struct efs_sweep_shard *shard, st
 {
     const struct compare *c = arg;
     const struct efs_disk_shard *s = &c->store->shards[shard->shard];
-    const struct efs_pack_origin *place = &c->plan->origins[shard->object];
+    const struct efs_index_origin *place = &c->plan->origins[shard->object];
     const struct efs_shard_view *v = &shard->view;
     uint64_t offset = place->offset + shard->object_offset;
     const char *file = c->plan->catalog->files[place->file].path;
@@ -50,7 +50,7 @@ static errint_t compare_shard(void *arg, const struct efs_sweep_shard *shard, st
     return rc;
 }
 
-errint_t efs_pack_verify(const struct efs_pack_plan *plan, struct efs_pack_source *source,
+errint_t efs_pack_verify(const struct efs_index *plan, struct efs_pack_source *source,
                          const struct efs_store_writer *writer, const struct efs_pack_options *options,
                          struct efs_error *err)
 {
@@ -79,14 +79,14 @@ errint_t efs_pack_verify(const struct efs_pack_plan *plan, struct efs_pack_sourc
 
 #define SAMPLE_OBJECTS 16u /* objects sampled per file, one shard each */
 
-static errint_t compare_source(const struct efs_pack_plan *plan, struct efs_pack_source *source, uint32_t object,
+static errint_t compare_source(const struct efs_index *plan, struct efs_pack_source *source, uint32_t object,
                                struct efs_error *err)
 {
     const struct efs_disk_object *o = &plan->objects[object];
-    const struct efs_pack_origin *place = &plan->origins[object];
+    const struct efs_index_origin *place = &plan->origins[object];
     size_t unit = efs_format_bytes((enum efs_format)o->format);
     uint32_t nth = object * 2654435761u % o->shard_count, shard = o->shard_first + nth;
-    size_t bytes = efs_pack_shard_elements(plan, object, shard) * unit;
+    size_t bytes = efs_index_shard_elements(plan, object, shard) * unit;
     uint64_t offset = place->offset + (uint64_t)nth * plan->shard_elements * unit;
     const uint8_t *data;
     uint8_t *buffer = efs_sys_aligned_alloc(EFS_ALIGN, efs_pack_source_room(bytes));
@@ -99,8 +99,7 @@ static errint_t compare_source(const struct efs_pack_plan *plan, struct efs_pack
     return rc;
 }
 
-errint_t efs_pack_verify_renumbered(const struct efs_pack_plan *plan, struct efs_pack_source *source,
-                                    struct efs_error *err)
+errint_t efs_pack_verify_renumbered(const struct efs_index *plan, struct efs_pack_source *source, struct efs_error *err)
 {
     uint32_t *objects = efs_sys_calloc(2 * ((size_t)plan->file_count + 1), sizeof(*objects));
     if (!objects)

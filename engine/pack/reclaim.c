@@ -48,7 +48,7 @@ static void reclaim_end(struct efs_reclaim *r)
     efs_pack_source_close(r->source);
     if (r->has_state)
         efs_pack_state_free(&r->plan, &r->state);
-    efs_pack_plan_free(&r->plan);
+    efs_index_free(&r->plan);
     efs_catalog_free(&r->catalog);
     const int fds[] = {r->journal, r->dir, r->root_dir, r->parent};
     for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
@@ -226,7 +226,7 @@ static errint_t begin_new(struct efs_reclaim *r, const char *src, const char *ou
         rc = check_earlier(r, err);
     if (rc == 0)
         rc = efs_reclaim_prepare(r, src, need, err);
-    return rc == 0 ? efs_pack_check_weights(src, &r->catalog, options, err) : rc;
+    return rc == 0 && options->weights ? efs_catalog_check(src, &r->catalog, err) : rc;
 }
 
 errint_t efs_reclaim_check_start(const char *src, const char *out, const struct efs_pack_options *options,

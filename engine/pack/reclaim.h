@@ -68,7 +68,7 @@ struct efs_reclaim {
     bool journal_unsure;                     /* the last record may or may not be on disk */
     struct efs_catalog catalog;
     struct efs_reclaim_file *files; /* one per file of the catalogue */
-    struct efs_pack_plan plan;
+    struct efs_index plan;
     struct efs_pack_source *source;
     struct efs_store_writer writer;
     struct efs_pack_state state;
@@ -88,15 +88,15 @@ struct efs_reclaim {
  *     for (struct efs_pack_cursor at = step->begin; efs_reclaim_in_step(plan, step, &at);
  *          efs_pack_cursor_step(plan, &at))
  */
-bool efs_reclaim_in_step(const struct efs_pack_plan *plan, const struct efs_reclaim_step *step,
+bool efs_reclaim_in_step(const struct efs_index *plan, const struct efs_reclaim_step *step,
                          const struct efs_pack_cursor *at);
 /* Moves a cursor over one run of the largest size that packing makes; adds the run's raw bytes to *raw_bytes, and
  * returns an upper bound of its bytes in the store. */
-uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes);
+uint64_t efs_reclaim_run_most(const struct efs_index *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes);
 /* Adds the shards of a step to r->stored. */
 void efs_reclaim_add_stored(struct efs_reclaim *r, const struct efs_reclaim_step *step);
 /* Raw bytes of a shard. */
-size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
+size_t efs_reclaim_shard_bytes(const struct efs_index *plan, uint32_t object, uint32_t shard);
 /* Sets `touched` of the files that have bytes of a step, and clears it for all other files. */
 void efs_reclaim_mark_touched(struct efs_reclaim *r, const struct efs_reclaim_step *step);
 

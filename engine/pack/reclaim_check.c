@@ -215,7 +215,7 @@ errint_t efs_reclaim_prepare(struct efs_reclaim *r, const char *src, struct efs_
     struct stat st, parent;
     errint_t rc = efs_catalog_read(src, r->options.experts, &r->catalog, err);
     if (rc == 0)
-        rc = efs_pack_check_whole(src, &r->catalog, err);
+        rc = efs_catalog_check_whole(src, &r->catalog, err);
     if (rc < 0)
         return rc;
     rc = efs_absolute_path(r->catalog.root, &r->root, err);

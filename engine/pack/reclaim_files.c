@@ -64,14 +64,14 @@ errint_t efs_reclaim_finish_file(const struct efs_reclaim *r, uint32_t file, int
 
 /* ---- shards ---- */
 
-bool efs_reclaim_in_step(const struct efs_pack_plan *plan, const struct efs_reclaim_step *step,
+bool efs_reclaim_in_step(const struct efs_index *plan, const struct efs_reclaim_step *step,
                          const struct efs_pack_cursor *at)
 {
     return !efs_pack_cursor_at_end(plan, at) &&
            (at->order != step->end.order || at->shard != step->end.shard || at->object != step->end.object);
 }
 
-uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes)
+uint64_t efs_reclaim_run_most(const struct efs_index *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes)
 {
     uint64_t raw = 0, shards = 0;
     for (uint32_t order = at->order; !efs_pack_cursor_at_end(plan, at) && at->order == order; shards++) {
@@ -85,9 +85,9 @@ uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_
     return raw + raw / 64 + shards * 2 * EFS_ALIGN; /* upper bound */
 }
 
-size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard)
+size_t efs_reclaim_shard_bytes(const struct efs_index *plan, uint32_t object, uint32_t shard)
 {
-    return efs_pack_shard_elements(plan, object, shard) *
+    return efs_index_shard_elements(plan, object, shard) *
            efs_format_bytes((enum efs_format)plan->objects[object].format);
 }
 

@@ -221,7 +221,7 @@ static void put_tensor(struct efs_bytes *b, const struct efs_source_tensor *t)
     efs_bytes_put_u64(b, t->expert_first);
 }
 
-static uint64_t record_plan_hash(const struct efs_pack_plan *p)
+static uint64_t record_plan_hash(const struct efs_index *p)
 {
     const uint64_t hashes[] = {efs_hash(p->strings, p->string_bytes),
                                efs_hash(p->files, p->file_count * sizeof(*p->files)),
@@ -372,7 +372,7 @@ static void put_cursor(struct efs_bytes *b, const struct efs_pack_cursor *cursor
     efs_bytes_put_u64(b, cursor->shard);
 }
 
-static bool is_last(const struct efs_pack_plan *plan, const struct efs_pack_cursor *at)
+static bool is_last(const struct efs_index *plan, const struct efs_pack_cursor *at)
 {
     const struct efs_disk_object *o = &plan->objects[at->object];
     return at->shard + 1 == o->shard_first + o->shard_count;
@@ -380,7 +380,7 @@ static bool is_last(const struct efs_pack_plan *plan, const struct efs_pack_curs
 
 void efs_reclaim_put_step(struct efs_reclaim *r, const struct efs_reclaim_step *step, struct efs_bytes *b)
 {
-    const struct efs_pack_plan *plan = &r->plan;
+    const struct efs_index *plan = &r->plan;
     uint64_t counts[256] = {0};
     bool counted =
         !efs_pack_cursor_at_end(plan, &step->end) && efs_pack_tally_get(&r->state.tallies, step->end.object, counts);
@@ -407,7 +407,7 @@ static void get_cursor(struct efs_bytes *b, struct efs_pack_cursor *cursor)
 }
 
 /* Whether the cursor is at a shard of the plan, or at the plan's end. */
-static bool in_plan(const struct efs_pack_plan *plan, const struct efs_pack_cursor *at)
+static bool in_plan(const struct efs_index *plan, const struct efs_pack_cursor *at)
 {
     if (at->order >= plan->group_count)
         return at->order == plan->group_count;
@@ -418,15 +418,13 @@ static bool in_plan(const struct efs_pack_plan *plan, const struct efs_pack_curs
     return at->shard >= o->shard_first && at->shard - o->shard_first < o->shard_count;
 }
 
-static bool same_place(const struct efs_pack_plan *plan, const struct efs_pack_cursor *a,
-                       const struct efs_pack_cursor *b)
+static bool same_place(const struct efs_index *plan, const struct efs_pack_cursor *a, const struct efs_pack_cursor *b)
 {
     return a->order == b->order &&
            (efs_pack_cursor_at_end(plan, a) || (a->object == b->object && a->shard == b->shard));
 }
 
-static bool comes_after(const struct efs_pack_plan *plan, const struct efs_pack_cursor *a,
-                        const struct efs_pack_cursor *b)
+static bool comes_after(const struct efs_index *plan, const struct efs_pack_cursor *a, const struct efs_pack_cursor *b)
 {
     return a->order != b->order ? a->order > b->order : !efs_pack_cursor_at_end(plan, a) && a->shard > b->shard;
 }
@@ -434,7 +432,7 @@ static bool comes_after(const struct efs_pack_plan *plan, const struct efs_pack_
 static void reclaim_apply(struct efs_reclaim *r, struct efs_reclaim_step *step, bool last)
 {
     struct efs_bytes *b = &step->record;
-    struct efs_pack_plan *plan = &r->plan;
+    struct efs_index *plan = &r->plan;
     uint64_t counts[256], done_bytes = 0;
     bool counted = efs_bytes_get_u64(b) != 0;
     if (counted)
@@ -516,7 +514,7 @@ static errint_t take_record(struct efs_reclaim *r, enum efs_reclaim_record type,
 errint_t efs_reclaim_plan(struct efs_reclaim *r, struct efs_error *err)
 {
     uint32_t shard_elements = r->options.shard_elements ? r->options.shard_elements : EFS_SHARD_ELEMENTS_DEFAULT;
-    errint_t rc = efs_pack_plan(&r->plan, &r->catalog, r->options.codec, shard_elements, err);
+    errint_t rc = efs_index_plan(&r->plan, &r->catalog, r->options.codec, shard_elements, err);
     if (rc < 0)
         return rc;
     r->entropy_bits = efs_sys_calloc((size_t)r->plan.object_count + 1, sizeof(double));

@@ -31,7 +31,7 @@ struct work {
 static errint_t shards_differs(const struct work *w, const struct efs_sweep_shard *shard, const char *what,
                                struct efs_error *err)
 {
-    const struct efs_pack_origin *place = &w->r->plan.origins[shard->object];
+    const struct efs_index_origin *place = &w->r->plan.origins[shard->object];
     return efs_fail(err, -EUCLEAN, "%s/%s: offset %llu: %s", w->r->root, w->r->catalog.files[place->file].path,
                     (unsigned long long)(place->offset + shard->object_offset), what);
 }
@@ -59,7 +59,7 @@ static errint_t shards_check(void *arg, const struct efs_sweep_shard *shard, str
 {
     const struct work *w = arg;
     const struct efs_reclaim *r = w->r;
-    const struct efs_pack_origin *place = &r->plan.origins[shard->object];
+    const struct efs_index_origin *place = &r->plan.origins[shard->object];
     size_t bytes = shard->raw_bytes;
     uint64_t offset = place->offset + shard->object_offset;
     const uint8_t *data = NULL;
@@ -90,7 +90,7 @@ static bool is_written(const struct work *w, uint64_t offset, uint32_t bytes)
 /* The journal may be damaged: checks that all chunks of the step are inside the written part of the store. */
 static errint_t check_places(const struct work *w, struct efs_error *err)
 {
-    const struct efs_pack_plan *plan = &w->r->plan;
+    const struct efs_index *plan = &w->r->plan;
     for (struct efs_pack_cursor at = w->step->begin; efs_reclaim_in_step(plan, w->step, &at);
          efs_pack_cursor_step(plan, &at)) {
         const struct efs_disk_shard *s = &plan->shards[at.shard];
@@ -107,7 +107,7 @@ static errint_t check_places(const struct work *w, struct efs_error *err)
 static errint_t open_store(const struct work *w, struct efs_store *store, struct efs_error *err)
 {
     const struct efs_reclaim *r = w->r;
-    const struct efs_pack_plan *plan = &r->plan;
+    const struct efs_index *plan = &r->plan;
     *store = (struct efs_store){.sb.shard_elements = plan->shard_elements,
                                 .groups = plan->groups,
                                 .objects = plan->objects,
@@ -212,7 +212,7 @@ static uint32_t sane_block(uint32_t block)
 /* The next stretch of the file at or after extent `at`; false: none. */
 static bool next_stretch(const struct efs_reclaim *r, uint32_t file, uint32_t at, struct stretch *s)
 {
-    const struct efs_pack_plan *plan = &r->plan;
+    const struct efs_index *plan = &r->plan;
     uint32_t end = plan->files[file].extent_first + plan->files[file].extent_count;
     while (at < end && r->stored[plan->extents[at].object] == 0)
         at++;
@@ -341,7 +341,7 @@ uint64_t efs_reclaim_would_free(struct efs_reclaim *r, uint32_t block)
 #define REPORT_BYTES (256u << 10) /* upper bound of the report's size in the index */
 
 /* Bytes of the index after the chunks, and of journal records not written yet. */
-static uint64_t reserved_bytes(const struct efs_pack_plan *p)
+static uint64_t reserved_bytes(const struct efs_index *p)
 {
     uint64_t index = p->string_bytes + p->file_count * sizeof(*p->files) + p->extent_count * sizeof(*p->extents) +
                      p->tensor_count * sizeof(*p->tensors) + p->group_count * sizeof(*p->groups) +

@@ -6,7 +6,7 @@
  */
 #include "plain.h"
 
-#include "pack.h"
+#include "index.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -16,13 +16,13 @@
 
 #define SHARDS_WANTED (256u << 10)
 
-static void place_chunks(const struct efs_plain *plain, struct efs_pack_plan *plan)
+static void place_chunks(const struct efs_plain *plain, struct efs_index *plan)
 {
     for (uint32_t o = 0; o < plan->object_count; o++) {
         const struct efs_disk_object *object = &plan->objects[o];
         uint64_t at = plain->files[plan->origins[o].file].address + plan->origins[o].offset;
         for (uint32_t i = 0; i < object->shard_count; i++) {
-            size_t bytes = efs_pack_shard_elements(plan, o, object->shard_first + i);
+            size_t bytes = efs_index_shard_elements(plan, o, object->shard_first + i);
             plan->shards[object->shard_first + i] =
                 (struct efs_disk_shard){.codec = EFS_CODEC_NONE, .sm_offset = at, .sm_bytes = (uint32_t)bytes};
             at += bytes;
@@ -47,11 +47,11 @@ static char *report_json(const struct efs_plain *plain, const struct efs_catalog
     return text;
 }
 
-static errint_t make_index(struct efs_plain *plain, const struct efs_pack_plan *plan, const char *report,
+static errint_t make_index(struct efs_plain *plain, const struct efs_index *plan, const char *report,
                            struct efs_error *err)
 {
-    struct efs_pack_tables tables;
-    efs_pack_tables(plan, report, plain->index_address, &tables);
+    struct efs_index_tables tables;
+    efs_index_tables(plan, report, plain->index_address, &tables);
     plain->sb = tables.sb;
     plain->index = efs_sys_calloc(1, plain->sb.store_bytes - plain->index_address);
     if (!plain->index)
@@ -74,16 +74,16 @@ static uint32_t shard_elements(const struct efs_plain *plain)
 
 errint_t efs_plain_index(struct efs_plain *plain, const struct efs_catalog *catalog, struct efs_error *err)
 {
-    struct efs_pack_plan plan;
+    struct efs_index plan;
     char *report = report_json(plain, catalog);
-    errint_t rc = efs_pack_plan(&plan, catalog, EFS_CHOOSE_RAW, shard_elements(plain), err);
+    errint_t rc = efs_index_plan(&plan, catalog, EFS_CHOOSE_RAW, shard_elements(plain), err);
     if (rc == 0 && !report)
         rc = efs_fail(err, -ENOMEM, "%s: no memory for the index", plain->root);
     if (rc == 0) {
         place_chunks(plain, &plan);
         rc = make_index(plain, &plan, report, err);
     }
-    efs_pack_plan_free(&plan);
+    efs_index_free(&plan);
     free(report);
     return rc;
 }

@@ -2,7 +2,6 @@
 /* plain_open.c - opens a store, or a checkpoint in place, by what path names. */
 #include "plain.h"
 
-#include "pack.h"
 #include "regular.h"
 #include "source.h"
 #include "sys.h"
@@ -71,8 +70,7 @@ static mode_t common_mode(const struct efs_plain *plain)
 static errint_t open_catalog(const char *path, bool parts, struct efs_catalog *catalog, struct efs_plain *plain,
                              struct efs_store **store, struct efs_error *err)
 {
-    const struct efs_pack_options options = {.weights = true};
-    errint_t rc = efs_pack_check_weights(parts ? catalog->root : path, catalog, &options, err);
+    errint_t rc = efs_catalog_check(parts ? catalog->root : path, catalog, err);
     if (rc == 0)
         rc = efs_plain_index(plain, catalog, err);
     for (uint32_t i = 0; rc == 0 && i < plain->file_count; i++)

@@ -113,6 +113,12 @@ errint_t efs_catalog_parse(struct efs_catalog *catalog, const char *experts, str
 errint_t efs_catalog_add_parts(struct efs_catalog *catalog, bool *added, struct efs_error *err);
 /* efs_catalog_read() with these parts, as efs_store_open() serves them. */
 errint_t efs_catalog_read_parts(const char *src, struct efs_catalog *catalog, bool *added, struct efs_error *err);
+/* Checks that src has weights, all parts of split models, and all files named by its indexes. 0, or -ENODATA with the
+ * reason and what to pack instead in err. */
+errint_t efs_catalog_check(const char *src, const struct efs_catalog *catalog, struct efs_error *err);
+/* Checks that no file looks like a download that failed or did not end, before the sources are removed. 0, or -ENODATA
+ * as above. */
+errint_t efs_catalog_check_whole(const char *src, const struct efs_catalog *catalog, struct efs_error *err);
 void efs_catalog_free(struct efs_catalog *catalog);
 
 #endif

@@ -11,6 +11,7 @@
  *   source.c         efs_catalog_read(): walks the directory, parses files, finds the experts
  *   source_kind.c    detects the format of a file
  *   source_index.c   files named by an index
+ *   source_check.c   checks that a source is a complete checkpoint
  *   source_choose.c  which files belong to the model
  *   source_list.c    reading, lists of tensors
  *   source_downloads.c, source_holes.c   files whose download has not ended
@@ -31,7 +32,7 @@
 /* Limits of a checkpoint. Beyond them it is rejected (-E2BIG, -ENAMETOOLONG), or a tensor does not count as an
  * expert's. */
 #define EFS_SOURCE_MAX_FILES 1000000u
-#define EFS_SOURCE_MAX_TENSORS 640000u /* the packer's index may limit it further: pack_plan.c */
+#define EFS_SOURCE_MAX_TENSORS 640000u /* the index may limit it further: EFS_INDEX_BYTES */
 #define EFS_SOURCE_MAX_PATH 1023u      /* bytes; the capacity in struct efs_file_info */
 #define EFS_SOURCE_MAX_DEPTH 64u       /* nested directories */
 #define EFS_SOURCE_MAX_NAME 65535u     /* bytes of a tensor's name */

@@ -23,7 +23,7 @@ struct making {
     struct efs_catalog catalog;
     char **headers; /* of each file: its header, or all of config.json */
     uint64_t *header_bytes;
-    struct efs_pack_plan plan;
+    struct efs_index plan;
     struct efs_store_writer writer;
     struct efs_codec_scratch *scratch;
     double *entropy_bits;
@@ -222,7 +222,7 @@ static errint_t write_chunk(struct making *m, const uint8_t *chunk, size_t bytes
 /* Code a group and append its chunks: all E-chunks, then all SM-chunks. */
 static errint_t write_group(struct making *m, uint32_t group, struct efs_error *err)
 {
-    struct efs_pack_plan *plan = &m->plan;
+    struct efs_index *plan = &m->plan;
     const struct efs_disk_group *g = &plan->groups[group];
     size_t e_at = 0, sm_at = 0, half = (size_t)EFS_RUN_BYTES + (4u << 20);
     errint_t rc = 0;
@@ -232,7 +232,7 @@ static errint_t write_group(struct making *m, uint32_t group, struct efs_error *
         fill_object(m, o);
         for (uint32_t s = x->shard_first; s < x->shard_first + x->shard_count; s++) {
             struct efs_disk_shard *shard = &plan->shards[s];
-            size_t elements = efs_pack_shard_elements(plan, o, s);
+            size_t elements = efs_index_shard_elements(plan, o, s);
             const uint8_t *raw = m->raw + (size_t)(s - x->shard_first) * plan->shard_elements * width;
             struct efs_shard_coded coded;
             rc = efs_shard_encode((enum efs_format)x->format, EFS_CHOOSE_CASCADE, raw, elements, m->chunks + e_at,
@@ -265,7 +265,7 @@ static errint_t write_group(struct making *m, uint32_t group, struct efs_error *
 }
 
 /* Give the shards of group the chunks of the group that was coded. */
-static void share(struct efs_pack_plan *plan, uint32_t group, uint32_t coded)
+static void share(struct efs_index *plan, uint32_t group, uint32_t coded)
 {
     const struct efs_disk_group *a = &plan->groups[group], *b = &plan->groups[coded];
     for (uint32_t o = 0; o < a->object_count; o++) {
@@ -306,7 +306,7 @@ static errint_t write_groups(struct making *m, struct efs_error *err)
     return rc;
 }
 
-static size_t largest_object(const struct efs_pack_plan *plan)
+static size_t largest_object(const struct efs_index *plan)
 {
     uint64_t most = 1;
     for (uint32_t o = 0; o < plan->object_count; o++)
@@ -319,7 +319,7 @@ static errint_t write_store(struct making *m, const char *path, struct efs_error
     struct efs_pack_report *report = must(calloc(1, sizeof(*report)));
     size_t matrix = (size_t)large_store_matrix_bytes(m->store);
     make_catalog(m);
-    errint_t rc = efs_pack_plan(&m->plan, &m->catalog, EFS_CHOOSE_CASCADE, EFS_SHARD_ELEMENTS_DEFAULT, err);
+    errint_t rc = efs_index_plan(&m->plan, &m->catalog, EFS_CHOOSE_CASCADE, EFS_SHARD_ELEMENTS_DEFAULT, err);
     if (rc == 0 && (matrix * MATRICES > EFS_RUN_BYTES || largest_object(&m->plan) > EFS_RUN_BYTES))
         rc = efs_fail(err, -E2BIG, "%s: an expert and a file's header may take %u MiB", path, EFS_RUN_BYTES >> 20);
     if (rc == 0) {
@@ -355,7 +355,7 @@ errint_t large_store_write(const char *path, const struct large_store *store, st
     free(m.headers);
     free(m.header_bytes);
     efs_catalog_free(&m.catalog);
-    efs_pack_plan_free(&m.plan);
+    efs_index_free(&m.plan);
     efs_codec_scratch_free(m.scratch);
     free(m.entropy_bits);
     free(m.raw);

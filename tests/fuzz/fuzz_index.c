@@ -62,14 +62,13 @@ static void add_index(struct efs_catalog *catalog, const void *text, size_t byte
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct efs_catalog catalog = {.root = strdup(index_folder), .files = calloc(FILES_MAX + 1, sizeof(*catalog.files))};
-    const struct efs_pack_options options = {0};
     CHECK(catalog.root && catalog.files);
     size_t at = take_files((const char *)data, size, &catalog);
     add_index(&catalog, data + at, size - at);
     CHECK(efs_source_read_indexes(&catalog, NULL) == 0);
     for (unsigned single = 0; single < 2; single++) { /* the source is the directory, or one file of it */
         struct efs_error err = {""};
-        errint_t rc = efs_pack_check_weights(single ? "/tmp/one.safetensors" : index_folder, &catalog, &options, &err);
+        errint_t rc = efs_catalog_check(single ? "/tmp/one.safetensors" : index_folder, &catalog, &err);
         CHECK(rc == 0 || (rc == -ENODATA && *err.text));
     }
     efs_catalog_free(&catalog);

@@ -38,7 +38,7 @@ def expect(what, found):
 def exists(path):
     """A path or the name of a file; NAME, ROOM and the like stand for some names."""
     pattern = re.sub(r"[A-Z]{3,}", "*", path) if not os.path.exists(path) else path
-    return path.startswith("build/") or glob.glob(pattern) or any(
+    return path.startswith(("build/", "results/")) or glob.glob(pattern) or any(
         re.fullmatch(pattern.replace(".", r"\.").replace("*", ".*"), name) for name in names)
 
 

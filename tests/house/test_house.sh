@@ -52,9 +52,10 @@ engine_room() { inner_room engine "$@"; }
 engine_room base
 engine_room store base
 engine_room source base store
-engine_room pack base store source
+engine_room index base store source
+engine_room pack base store source index
 engine_room memory base store
-engine_room plain base store source pack
+engine_room plain base store source index
 engine_room io base store memory plain
 engine_room view base store
 engine_room client base source
@@ -97,7 +98,7 @@ while IFS=: read -r file at line; do # nor include the header that declares it, 
     [[ $line =~ $quoted ]] && header=${BASH_REMATCH[1]}
     [ -e "$(dirname "$file")/$header" ] || complain "$file:$at: $header is of one room alone"
 done < <(includes engine/*/*.[ch] | grep -E '_(core|internal)\.h"' | grep -v '"extent_internal\.h"')
-rooms_known engine "base store source pack plain memory io view client gpu compute $served"
+rooms_known engine "base store source index pack plain memory io view client gpu compute $served"
 # Rooms of sched, lowest first. What to keep, and the order in which a request is served, are decided separately.
 inner_room sched base
 inner_room sched policy base
@@ -199,6 +200,8 @@ calls() { # ROOM, rooms that it may call
     done < <(names -A -u $(objects_of "engine/$room") | awk '{ sub(/:.*/, "", $1); print $1, $NF }' |
         grep ' efs_')
 }
+calls plain base store source index # nor io/ by it: neither needs the packer
+calls io base store source index memory plain
 lower=$below_served
 for room in $served; do
     calls "$room" $lower

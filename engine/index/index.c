@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_plan.c - converts the catalogue to index tables: groups, objects, shards, extents, and their order on disk. */
+/* index.c - converts the catalogue to index tables: groups, objects, shards, extents, and their order on disk. */
 #include "kernels.h"
-#include "pack.h"
+#include "index.h"
 #include "source.h"
 #include "sys.h"
 
@@ -18,15 +18,14 @@ struct counts {
     uint64_t extents, groups, objects, shards, strings;
 };
 
-static uint64_t object_shards(const struct efs_pack_plan *plan, enum efs_format format, uint64_t bytes)
+static uint64_t object_shards(const struct efs_index *plan, enum efs_format format, uint64_t bytes)
 {
     uint64_t elements = bytes / efs_format_bytes(format);
     return elements / plan->shard_elements + (elements % plan->shard_elements != 0);
 }
 
 /* Small objects are stored as BYTES: one read, nothing to decode. */
-static enum efs_format tensor_format(const struct efs_pack_plan *plan, const struct efs_source_tensor *t,
-                                     uint64_t bytes)
+static enum efs_format tensor_format(const struct efs_index *plan, const struct efs_source_tensor *t, uint64_t bytes)
 {
     enum efs_format format = efs_object_format(t->dtype, plan->codec);
     return bytes > SMALL_BYTES_MAX && bytes % efs_format_bytes(format) == 0 ? format : EFS_FORMAT_BYTES;
@@ -55,7 +54,7 @@ static errint_t check_tensor(const struct efs_catalog *c, const struct efs_sourc
 }
 
 /* Bytes of a file outside of all tensors: a blob object in its own group. */
-static void count_gap(const struct efs_pack_plan *plan, uint64_t bytes, struct counts *n)
+static void count_gap(const struct efs_index *plan, uint64_t bytes, struct counts *n)
 {
     n->groups++;
     n->objects++;
@@ -64,7 +63,7 @@ static void count_gap(const struct efs_pack_plan *plan, uint64_t bytes, struct c
 }
 
 /* A fused tensor becomes one object per expert. */
-static void count_tensor(const struct efs_pack_plan *plan, const struct efs_source_tensor *t, struct counts *n)
+static void count_tensor(const struct efs_index *plan, const struct efs_source_tensor *t, struct counts *n)
 {
     uint64_t parts = plan_slices(t), part = t->bytes / parts;
     n->groups += t->tensor_class == EFS_CLASS_DENSE;
@@ -74,7 +73,7 @@ static void count_tensor(const struct efs_pack_plan *plan, const struct efs_sour
 }
 
 /* Counts a file that is not a copy: its tensors, of which *at is the next one, and the gaps between them. */
-static errint_t count_file(const struct efs_pack_plan *plan, size_t file, size_t *at, struct counts *n,
+static errint_t count_file(const struct efs_index *plan, size_t file, size_t *at, struct counts *n,
                            struct efs_error *err)
 {
     const struct efs_catalog *c = plan->catalog;
@@ -103,7 +102,7 @@ static errint_t count_file(const struct efs_pack_plan *plan, size_t file, size_t
 }
 
 /* Computes the sizes of the tables. Files and tensors are sorted in the same order. */
-static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct efs_error *err)
+static errint_t count_all(struct efs_index *plan, struct counts *n, struct efs_error *err)
 {
     const struct efs_catalog *c = plan->catalog;
     size_t at = 0;
@@ -134,12 +133,12 @@ static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct e
     return 0;
 }
 
-#define OBJECT_BYTES (sizeof(struct efs_disk_object) + sizeof(struct efs_pack_origin) + 3 * sizeof(void *))
-/* EFS_SOURCE_MAX_TENSORS tensors with bytes and names exceed EFS_PACK_INDEX_BYTES, so the readers' limit rejects no
+#define OBJECT_BYTES (sizeof(struct efs_disk_object) + sizeof(struct efs_index_origin) + 3 * sizeof(void *))
+/* EFS_SOURCE_MAX_TENSORS tensors with bytes and names exceed EFS_INDEX_BYTES, so the readers' limit rejects no
  * source that would fit. */
 static_assert(EFS_SOURCE_MAX_TENSORS * (1 + sizeof(struct efs_disk_tensor) + sizeof(struct efs_disk_extent) +
                                         sizeof(struct efs_disk_shard) + OBJECT_BYTES) >
-                  EFS_PACK_INDEX_BYTES,
+                  EFS_INDEX_BYTES,
               "tensors of a source");
 
 static uint64_t index_bytes(const struct efs_catalog *c, const struct counts *n)
@@ -150,16 +149,16 @@ static uint64_t index_bytes(const struct efs_catalog *c, const struct counts *n)
            n->shards * sizeof(struct efs_disk_shard);
 }
 
-static errint_t plan_allocate(struct efs_pack_plan *plan, const struct counts *n, struct efs_error *err)
+static errint_t plan_allocate(struct efs_index *plan, const struct counts *n, struct efs_error *err)
 {
     const struct efs_catalog *c = plan->catalog;
     uint64_t bytes = index_bytes(c, n);
-    if (bytes > EFS_PACK_INDEX_BYTES)
+    if (bytes > EFS_INDEX_BYTES)
         return efs_fail(
             err, -E2BIG,
             "%s: the index of %zu tensors would take %llu MiB (at most %u)\nhint: a larger --shard-size makes "
             "it smaller if they are large, --any packs a directory's files one by one",
-            c->root, c->tensor_count, (unsigned long long)(bytes >> 20), EFS_PACK_INDEX_BYTES >> 20);
+            c->root, c->tensor_count, (unsigned long long)(bytes >> 20), EFS_INDEX_BYTES >> 20);
     plan->string_room = n->strings;
     plan->file_count = (uint32_t)c->file_count;
     plan->tensor_count = (uint32_t)c->tensor_count;
@@ -182,7 +181,7 @@ static errint_t plan_allocate(struct efs_pack_plan *plan, const struct counts *n
 }
 
 /* Has room: count_all() counted every string. */
-static void put_string(struct efs_pack_plan *plan, const char *text, uint32_t *offset, uint32_t *bytes)
+static void put_string(struct efs_index *plan, const char *text, uint32_t *offset, uint32_t *bytes)
 {
     *bytes = (uint32_t)strlen(text);
     *offset = (uint32_t)plan->string_bytes;
@@ -191,7 +190,7 @@ static void put_string(struct efs_pack_plan *plan, const char *text, uint32_t *o
 }
 
 /* Appends a type after the name, as described at struct efs_disk_tensor. */
-static void put_type(struct efs_pack_plan *plan, const char *type)
+static void put_type(struct efs_index *plan, const char *type)
 {
     uint32_t offset, bytes;
     if (!type)
@@ -208,7 +207,7 @@ static void put_group(struct efs_disk_group *g, uint32_t kind)
 
 /* Fills the groups: experts in the catalogue's order, then one for each dense tensor, then one for each blob. Sets
  * kinds and object counts first, then object_first. */
-static void make_groups(struct efs_pack_plan *plan, uint32_t *dense_first, uint32_t *blob_first)
+static void make_groups(struct efs_index *plan, uint32_t *dense_first, uint32_t *blob_first)
 {
     const struct efs_catalog *c = plan->catalog;
     uint32_t g = 0;
@@ -250,7 +249,7 @@ static void make_groups(struct efs_pack_plan *plan, uint32_t *dense_first, uint3
 }
 
 struct filler {
-    struct efs_pack_plan *plan;
+    struct efs_index *plan;
     uint32_t *filled; /* objects added to each group */
     uint32_t extent, dense, blob;
     uint32_t file;
@@ -260,7 +259,7 @@ struct filler {
 static void put_object(struct filler *fill, uint32_t group, uint32_t tensor, uint64_t tensor_offset, uint64_t offset,
                        uint64_t bytes, enum efs_format format)
 {
-    struct efs_pack_plan *plan = fill->plan;
+    struct efs_index *plan = fill->plan;
     uint32_t o = plan->groups[group].object_first + fill->filled[group]++;
     plan->objects[o] = (struct efs_disk_object){.tensor = tensor,
                                                 .group = group,
@@ -268,13 +267,13 @@ static void put_object(struct filler *fill, uint32_t group, uint32_t tensor, uin
                                                 .bytes = bytes,
                                                 .shard_count = (uint32_t)object_shards(plan, format, bytes),
                                                 .format = (uint32_t)format};
-    plan->origins[o] = (struct efs_pack_origin){fill->file, offset};
+    plan->origins[o] = (struct efs_index_origin){fill->file, offset};
     plan->extents[fill->extent++] = (struct efs_disk_extent){.file_offset = offset, .bytes = bytes, .object = o};
 }
 
 static void put_tensor(struct filler *fill, uint32_t index)
 {
-    struct efs_pack_plan *plan = fill->plan;
+    struct efs_index *plan = fill->plan;
     const struct efs_source_tensor *t = &plan->catalog->tensors[index];
     struct efs_disk_tensor *d = &plan->tensors[index];
     put_string(plan, t->name, &d->name_offset, &d->name_bytes);
@@ -296,7 +295,7 @@ static void put_tensor(struct filler *fill, uint32_t index)
 }
 
 /* Copies the extents of originals to their copies, after those of all originals are set. */
-static void fill_copies(struct efs_pack_plan *plan)
+static void fill_copies(struct efs_index *plan)
 {
     for (uint32_t f = 0; f < plan->file_count; f++)
         if (plan->catalog->files[f].copy) {
@@ -308,7 +307,7 @@ static void fill_copies(struct efs_pack_plan *plan)
 
 static void fill_files(struct filler *fill)
 {
-    struct efs_pack_plan *plan = fill->plan;
+    struct efs_index *plan = fill->plan;
     const struct efs_catalog *c = plan->catalog;
     uint32_t at = 0;
     for (uint32_t f = 0; f < plan->file_count; f++) {
@@ -341,25 +340,25 @@ static void fill_files(struct filler *fill)
  * first object is compared. Groups without objects are last. */
 static int compare_first_bytes(const void *a, const void *b, void *arg)
 {
-    const struct efs_pack_plan *plan = arg;
+    const struct efs_index *plan = arg;
     uint32_t g = *(const uint32_t *)a, h = *(const uint32_t *)b;
     bool g_empty = plan->groups[g].object_count == 0, h_empty = plan->groups[h].object_count == 0;
     if (g_empty || h_empty)
         return g_empty != h_empty ? (g_empty ? 1 : -1) : (g > h) - (g < h);
-    const struct efs_pack_origin *p = &plan->origins[plan->groups[g].object_first];
-    const struct efs_pack_origin *q = &plan->origins[plan->groups[h].object_first];
+    const struct efs_index_origin *p = &plan->origins[plan->groups[g].object_first];
+    const struct efs_index_origin *q = &plan->origins[plan->groups[h].object_first];
     if (p->file != q->file)
         return p->file < q->file ? -1 : 1;
     return (p->offset > q->offset) - (p->offset < q->offset);
 }
 
-errint_t efs_pack_plan(struct efs_pack_plan *plan, const struct efs_catalog *catalog, enum efs_codec_choice codec,
-                       uint32_t shard_elements, struct efs_error *err)
+errint_t efs_index_plan(struct efs_index *plan, const struct efs_catalog *catalog, enum efs_codec_choice codec,
+                        uint32_t shard_elements, struct efs_error *err)
 {
-    *plan = (struct efs_pack_plan){.catalog = catalog,
-                                   .codec = codec,
-                                   .shard_elements = shard_elements,
-                                   .small_reads_bytes = EFS_SMALL_READS_BYTES};
+    *plan = (struct efs_index){.catalog = catalog,
+                               .codec = codec,
+                               .shard_elements = shard_elements,
+                               .small_reads_bytes = EFS_SMALL_READS_BYTES};
     struct counts n = {0};
     struct filler fill = {.plan = plan};
     errint_t rc = count_all(plan, &n, err);
@@ -384,7 +383,7 @@ errint_t efs_pack_plan(struct efs_pack_plan *plan, const struct efs_catalog *cat
     return 0;
 }
 
-void efs_pack_plan_free(struct efs_pack_plan *plan)
+void efs_index_free(struct efs_index *plan)
 {
     free(plan->strings);
     free(plan->files);
@@ -395,16 +394,16 @@ void efs_pack_plan_free(struct efs_pack_plan *plan)
     free(plan->shards);
     free(plan->origins);
     free(plan->order);
-    *plan = (struct efs_pack_plan){0};
+    *plan = (struct efs_index){0};
 }
 
-bool efs_pack_for_small_reads(const struct efs_pack_plan *plan, uint32_t object)
+bool efs_index_for_small_reads(const struct efs_index *plan, uint32_t object)
 {
     const struct efs_disk_object *o = &plan->objects[object];
     return plan->groups[o->group].kind != EFS_GROUP_EXPERT && o->bytes >= plan->small_reads_bytes;
 }
 
-size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard)
+size_t efs_index_shard_elements(const struct efs_index *plan, uint32_t object, uint32_t shard)
 {
     const struct efs_disk_object *o = &plan->objects[object];
     uint64_t elements = o->bytes / efs_format_bytes((enum efs_format)o->format);

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_check.c - checks that a source is a complete checkpoint, from file names and indexes only: reads no
+/* source_check.c - checks that a source is a complete checkpoint, from file names and indexes only: reads no
  * weights. */
-#include "pack.h"
-#include "expertfs-packing-private.h"
-#include "expertfs-private.h"
 #include "source.h"
 #include "store.h"
 
@@ -115,7 +112,7 @@ static errint_t fail_lack(const char *src, const struct efs_catalog *catalog, co
     return efs_fail(err, -ENODATA, "%s/%s\nhint: finish, allow or remove it%s", src, catalog->lacks, more);
 }
 
-errint_t efs_pack_check_whole(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
+errint_t efs_catalog_check_whole(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
 {
     if (catalog->lacks)
         return fail_lack(src, catalog, "", err);
@@ -138,12 +135,9 @@ static bool has_pickles(const struct efs_catalog *catalog)
     return false;
 }
 
-errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
-                                const struct efs_pack_options *options, struct efs_error *err)
+errint_t efs_catalog_check(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
 {
     bool unread = false;
-    if (!options->weights)
-        return 0;
     if (catalog->lacks)
         return fail_lack(src, catalog, "; mkexpertfs --any packs without it", err);
     for (size_t f = 0; f < catalog->file_count; f++) {
@@ -176,48 +170,4 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
         has_pickles(catalog)
             ? "weights of PyTorch are read as safetensors, to which save_pretrained() of transformers writes; "
             : "");
-}
-
-errint_t efs_pack_check(const char *src, struct efs_catalog *catalog, struct efs_error *err)
-{
-    const struct efs_pack_options options = {.weights = true};
-    bool parts;
-    errint_t rc = efs_catalog_read_parts(src, catalog, &parts, err);
-    if (rc < 0)
-        return rc;
-    rc = efs_pack_check_weights(parts ? catalog->root : src, catalog, &options, err);
-    if (rc < 0)
-        efs_catalog_free(catalog);
-    return rc;
-}
-
-double efs_pack_ratio(enum efs_dtype dtype)
-{
-    static const struct {
-        const char *dtype;
-        double ratio;
-    } measured[] = {{"BF16", 0.675}, {"F16", 0.855}, {"F32", 0.84}, {"F8_E4M3", 0.84}, {"F8_E5M2", 0.75}};
-    for (size_t i = 0; i < sizeof(measured) / sizeof(measured[0]); i++)
-        if (strcmp(efs_dtype_name(dtype), measured[i].dtype) == 0)
-            return measured[i].ratio;
-    return 1;
-}
-
-errint_t efs_pack_estimate(const char *src, double *saved, struct efs_error *err)
-{
-    struct efs_catalog catalog;
-    double bytes = 0, coded = 0;
-    errint_t rc = efs_catalog_read(src, NULL, &catalog, err);
-    if (rc < 0)
-        return rc;
-    if (catalog.expert_count == 0)
-        rc = efs_fail(err, -ENOENT, "%s: no experts", src);
-    for (size_t f = 0; f < catalog.file_count; f++)
-        bytes += (double)catalog.files[f].bytes;
-    coded = bytes;
-    for (size_t t = 0; t < catalog.tensor_count; t++)
-        coded -= (double)catalog.tensors[t].bytes * (1 - efs_pack_ratio(catalog.tensors[t].dtype));
-    *saved = bytes > 0 ? 1 - coded / bytes : 0;
-    efs_catalog_free(&catalog);
-    return rc;
 }
