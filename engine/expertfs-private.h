@@ -279,9 +279,6 @@ errint_t efs_check_process(const struct efs *fs, struct efs_error *err);
 errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t layer, struct efs_need *needs,
                           uint32_t count, struct efs_error *err);
 
-/* The experts from first to end - 1, numbers in the store, that the policy keeps in full now. Returns their count. */
-uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers);
-
 /* Called when an expert of a request is loaded, and held until efs_client_drop(request, index); or when it has failed:
  * request is then NULL, and the expert is not held. */
 typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_client_request *request, uint32_t index);
@@ -303,8 +300,7 @@ struct efs_request_how {
      * twice. */
     bool preload;
     /* For other processes, as windows: called once for each expert, on any thread, possibly before the call returns.
-     * The request ends when the last expert is dropped. args[i] is the argument for expert i; NULL: that expert is
-     * loaded as with preload, in the requested form. */
+     * The request ends when the last expert is dropped. args[i] is the argument for expert i. */
     efs_arrived_fn *arrived;
     void *const *args;
     efs_oversize_fn *oversize; /* with arrived; may be NULL */
@@ -330,13 +326,11 @@ void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
 /* The same for those of requests that hold nothing and wait for memory that other programs hold: arrived gets -EDEADLK.
  * The caller has decided that those do not release it in time. Returns the number of experts. */
 uint32_t efs_requests_refuse(struct efs *fs, efs_cancelled_fn *chosen);
-/* Bytes that pinned memory takes from the first request that waits for it, or that are in use above a budget that was
- * lowered; 0: none are. */
-uint64_t efs_memory_short(struct efs *fs);
-/* From now on, calls this when experts of this size wait, or fail with -ENOMEM, because pinned memory leaves no
- * room for them, or when more memory is above the budget. With the engine's lock held: it must not block or call the
- * engine. NULL: ends the calls. */
-typedef void efs_memory_short_fn(void *arg, uint64_t bytes);
+/* Whether the first request that waits does so because pinned memory leaves no room for it. */
+bool efs_memory_short(struct efs *fs);
+/* From now on, calls this when a request starts to wait so, and each time that it is tried again. With the engine's
+ * lock held: it must not block or call the engine. NULL: ends the calls. */
+typedef void efs_memory_short_fn(void *arg);
 void efs_on_memory_short(struct efs *fs, efs_memory_short_fn *call, void *arg);
 /* Replaces efs_client_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed
  * on. */

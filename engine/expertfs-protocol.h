@@ -15,30 +15,29 @@
 
 /*
  * Experts of a mount without files, over a socket of type SOCK_SEQPACKET whose path is in .expertfs/handout. Every
- * packet starts with a head. A client sends requests (efs_export_ask) and gets, in any order, an answer for each item
- * that has a tag. It holds the expert until it drops the tag or closes the socket. The memory is passed as windows: the
- * first answer that names the window of a full expert carries its descriptor; the windows of coded experts are sent
- * before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this protocol.
+ * packet starts with a head. A message to the mount is one packet; one from the mount is one or more, each at a
+ * multiple of 8 bytes, and has a descriptor only for the first. A client sends requests (efs_export_ask) and gets, in
+ * any order, an answer for each item that has a tag. It holds the expert until it drops the tag or closes the socket.
+ * The memory is passed as windows: the first answer that names the window of a full expert carries its descriptor; the
+ * windows of coded experts are sent before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this
+ * protocol.
  */
-#define EFS_EXPORT_VERSION 10u
+#define EFS_EXPORT_VERSION 11u
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are less than this */
-#define EFS_EXPORT_NOTIFY UINT32_MAX      /* in place of a tag: the client uses the expert, which it holds already */
 #define EFS_EXPORT_WITH_LAYOUT (1u << 31) /* with a tag: send the layout, too, if the expert is sent coded */
 #define EFS_EXPORT_MORE (1u << 31)        /* with a form: the next packet has more experts of this request */
-#define EFS_EXPORT_LISTED 256u
 #define EFS_EXPORT_ROUTED 512u /* experts of a layer in a packet of routing, or in the packets of one request */
 #define EFS_EXPORT_PART_BYTES 32768u
+#define EFS_EXPORT_MESSAGE_BYTES (EFS_EXPORT_PART_BYTES + 32u) /* from the mount, at most */
 enum efs_export_kind {
-    EFS_EXPORT_ASK = 1, /* efs_export_ask: experts of a layer, as one request (expertfs-proc(5), want); each tag is free
-                           or EFS_EXPORT_NOTIFY, for which no answer is sent. The experts get memory all at once, so a
-                           request names all that the client needs at once, also those that it holds by other tags */
+    EFS_EXPORT_ASK = 1, /* efs_export_ask: experts of a layer, as one request (expertfs-proc(5), want), each with a free
+                           tag. The experts get memory all at once, so a request names all that the client needs at
+                           once, also those that it holds by other tags */
     EFS_EXPORT_DROP = 2, /* efs_export_ask: releases the experts of these tags, which were received; the tags are free
                             for the next request */
     EFS_EXPORT_UNMAPPED = 3,  /* efs_export_ask: numbers of windows, in place of tags, that the client has unmapped */
-    EFS_EXPORT_LIST = 4,      /* efs_export_head, count 0: lists the experts that the mount keeps full */
     EFS_EXPORT_ANSWER = 5,    /* answers EFS_EXPORT_ASK: efs_export_answer, count 1 */
-    EFS_EXPORT_KEPT = 6,      /* answers EFS_EXPORT_LIST: several efs_export_kept, each for a layer or a part of one */
     EFS_EXPORT_OBSERVE = 7,   /* efs_export_routing: a layer of a sequence has chosen these; count 0: end of sequence */
     EFS_EXPORT_HINT = 8,      /* efs_export_routing: predicted experts of a later layer */
     EFS_EXPORT_WINDOW = 9,    /* efs_export_answer, count 1, with a descriptor: only window and window_bytes are set */
@@ -52,10 +51,6 @@ enum efs_export_kind {
     EFS_EXPORT_CANCEL = 13,   /* efs_export_ask: releases the experts of these tags, for which no answer was received.
                                  Each is answered with -ECANCELED, which no other answer has; the tag is free when the
                                  client receives that, and ignores answers for it that come before */
-    EFS_EXPORT_KEEP = 14,     /* efs_export_head, count 0: the client holds experts that it does not use. Answered by
-                                 one EFS_EXPORT_ROOM, as soon as experts lack memory. libexpertfs sends it over a
-                                 second connection, which an idle process can wait for */
-    EFS_EXPORT_ROOM = 15      /* answers EFS_EXPORT_KEEP: efs_export_room: drop experts that are not used */
 };
 struct efs_export_head {
     uint32_t bytes, version, kind, count; /* bytes: of the packet; count: elements of its last member */
@@ -85,8 +80,8 @@ struct efs_export_answer {
 struct efs_export_coded {
     struct efs_export_head head; /* count: bytes of this part */
     uint32_t tag, layout_bytes;
-    uint32_t at, total; /* at: offset of this part; total: bytes of all parts */
-    uint8_t part[EFS_EXPORT_PART_BYTES];
+    uint32_t at, total;                  /* at: offset of this part; total: bytes of all parts */
+    uint8_t part[EFS_EXPORT_PART_BYTES]; /* the parts but the last, and all of them, are multiples of 8 bytes */
 };
 struct efs_export_place {
     uint32_t e_window, sm_window; /* 0: the extent has no such component */
@@ -109,17 +104,6 @@ struct efs_export_layout_shard { /* as struct efs_coded_shard of expertfs.h */
     uint64_t elements;
     uint32_t extent, codec;
     uint32_t e_at, e_bytes, sm_at, sm_bytes; /* at: offset in the extent's component; bytes 0: no such chunk */
-};
-struct efs_export_kept {
-    struct efs_export_head head;
-    uint32_t layer, last; /* last: 1: the list is complete; this packet may have no experts */
-    uint64_t raw_bytes;   /* of the experts in this packet, decoded */
-    char stack[32];
-    uint32_t expert[EFS_EXPORT_LISTED]; /* the packet ends after the last */
-};
-struct efs_export_room {
-    struct efs_export_head head; /* count 1 */
-    uint64_t bytes;              /* that a request or an expert lacks at most */
 };
 /* Not answered. */
 struct efs_export_routing {

@@ -121,16 +121,8 @@ EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info
 
 struct efs_client;
 enum efs_log_level { EFS_LOG_ERROR, EFS_LOG_WARNING, EFS_LOG_INFO };
-#define EFS_KEEP_AUTO UINT64_MAX
 struct efs_client_options {
-    /* For a mount. */
-    /*
-     * Bytes of dropped experts that stay mapped, most recently used first: the next request for them makes no
-     * system call. The client gives them back when other experts lack memory; keep less than the mount's budget. 0:
-     * none. EFS_KEEP_AUTO: only experts that the mount keeps full itself, up to seven eighths of them.
-     */
-    uint64_t keep_bytes;
-    /* For a store, which is opened in this process. */
+    /* For a store, which is opened in this process; not for a mount. */
     unsigned workers;        /* decode threads; 0: all cores */
     uint64_t budget_bytes;   /* limit of all memory of this store; 0: half of what cgroup and machine have free */
     uint64_t reserved_bytes; /* memory of the caller that the budget includes */

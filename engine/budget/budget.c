@@ -214,21 +214,9 @@ static bool budget_is_settled(const struct efs *fs)
     return fs->account.used_bytes <= fs->account.budget_bytes || fs->closing || !budget_will_free(fs);
 }
 
-uint64_t efs_budget_over_more(struct efs *fs)
-{
-    uint64_t over = efs_budget_over(fs), before = fs->budget->over_bytes;
-    fs->budget->over_bytes = over;
-    return over > before ? over : 0;
-}
-
 void efs_budget_drain(struct efs *fs)
 {
     efs_budget_shrink(fs);
-    uint64_t over = efs_budget_over(fs);
-    if (over > fs->budget->over_bytes)
-        efs_retry(fs, EFS_RETRY_ADMIT); /* which reports that memory is short, and may request this retry again */
-    else
-        fs->budget->over_bytes = over;
     if (fs->budget->settling && budget_is_settled(fs))
         pthread_cond_broadcast(&fs->budget->settled);
 }

@@ -56,7 +56,6 @@ struct efs_budget {
     struct efs_grow grow;
     struct efs_memory_left memory_left;
     struct efs_retirement retirement;
-    uint64_t over_bytes;    /* see efs_budget_over_more() */
     unsigned settling;      /* threads in efs_budget_wait() */
     pthread_cond_t settled; /* see efs_budget_wait() */
 };
@@ -103,8 +102,6 @@ void efs_budget_change(struct efs *fs, uint64_t bytes);
 uint64_t efs_budget_wait(struct efs *fs);
 /* Bytes in use above the budget, except those that are being freed: 0, or what is held after efs_budget_shrink(). */
 uint64_t efs_budget_over(const struct efs *fs);
-/* The same if it is more than at the last call or drain; else 0. */
-uint64_t efs_budget_over_more(struct efs *fs);
 /* Evicts what exceeds the budget or the plan and is not held. */
 void efs_budget_shrink(struct efs *fs);
 /* efs_budget_shrink(); wakes efs_budget_wait(). */

@@ -3,7 +3,7 @@
  * cache.h - the cache state of the policy (sched/policy/policy.h).
  *
  * cache/ keeps extents and decoded experts in memory, asks the policy which to keep, and evicts. budget/, planner/,
- * prefetch/, fetch/, control/ and serve/ call it; the daemon calls efs_pool_info() and efs_experts_kept_full(). It
+ * prefetch/, fetch/, control/ and serve/ call it; the daemon calls efs_pool_info(). It
  * never submits a read itself (core/ does when efs.lock is released) and never waits for one.
  *
  * The cache state has the pool that each expert is kept in, the moves that requests lead to, and the sizes of the

@@ -45,17 +45,6 @@ bool efs_cache_pinned(const struct efs *fs, uint32_t expert)
     return expert < fs->store->expert_count && fs->cache->expert[expert].pins > 0;
 }
 
-uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers)
-{
-    uint32_t count = 0;
-    efs_lock(fs);
-    for (uint32_t e = first; e < end; e++)
-        if (efs_cache_target(fs, e) == EFS_POOL_F)
-            numbers[count++] = e;
-    efs_unlock(fs);
-    return count;
-}
-
 void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
 {
     static const char pins[] = "FC---";

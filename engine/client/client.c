@@ -48,7 +48,7 @@ static errint_t client_open_directory(const char *path, int root, const struct e
                                       struct efs_client *client, struct efs_error *err)
 {
     struct efs_error why = {""};
-    errint_t rc = efs_mount_new(root, how->keep_bytes, &client->mount, &why);
+    errint_t rc = efs_mount_new(root, &client->mount, &why);
     if (rc != -ENODEV)
         return rc < 0 ? efs_fail(err, rc, "%s: %s", path, why.text) : 0;
     rc = client_open_store(path, how, client, &why); /* a checkpoint, served in place */

@@ -15,28 +15,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Whether the mount has not closed this socket. fd may be < 0. */
-static bool socket_is_open(int fd)
-{
-    struct pollfd end = {.fd = fd};
-    return fd >= 0 && poll(&end, 1, 0) == 0;
-}
-
 void efs_export_fail(struct efs_mount *m)
 {
     struct efs_export *h = m->export;
     h->failed = true;
     shutdown(h->fd, SHUT_RDWR);
     for (uint32_t tag = 0; tag < h->tag_count; tag++)
-        if (h->files[tag] && !h->files[tag]->ready && h->files[tag]->refs) {
+        if (h->files[tag] && !h->files[tag]->ready && h->files[tag]->item) {
             struct efs_expert_file *file = h->files[tag];
             h->files[tag] = NULL;
             efs_file_failed(file, -EIO);
         }
-    efs_protected_set_clear(m);
-    if (socket_is_open(h->room)) /* the mount has not exited: it may reuse the memory of experts that are not used */
-        efs_files_trim(m, 0);
-    efs_files_evict_unprotected(m);
 }
 
 /* ---- answers ---- */
@@ -60,7 +49,7 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
 {
     struct efs_export *h = m->export;
     struct efs_expert_file *file = efs_export_file(h, answer->tag);
-    if (file && !file->ready && file->refs == 0 && answer->error <= 0) { /* it was cancelled */
+    if (file && !file->item && answer->error <= 0) { /* it was cancelled */
         if (answer->error == 0 && fd >= 0 && !answer->once)
             efs_window_take(h, answer, fd);
         if (answer->error == -ECANCELED) { /* only this ends its tag */
@@ -99,27 +88,18 @@ static bool export_receive_window(struct efs_export *h, const struct efs_export_
 static bool export_receive_oversize(struct efs_mount *m, const struct efs_export_answer *packet)
 {
     struct efs_expert_file *file = efs_export_file(m->export, packet->tag);
-    if (file && !LIST_EMPTY(&file->waiting)) /* of one request, until it is received */
-        efs_mount_item_set_oversize(LIST_FIRST(&file->waiting), packet->head.kind == EFS_EXPORT_OVERSIZE);
+    if (file && file->item && !file->ready)
+        efs_mount_item_set_oversize(file->item, packet->head.kind == EFS_EXPORT_OVERSIZE);
     return packet->tag < m->export->tag_count;
 }
 
-/* Handles a packet of the list of protected experts. false: malformed or not requested. */
-static bool export_receive_list(struct efs_mount *m, const struct efs_export_kept *packet)
-{
-    if (!efs_protected_set_receive(m, packet))
-        return false;
-    if (packet->last)
-        efs_files_evict_unprotected(m);
-    return true;
-}
-
-/* Handles a packet of this size and its descriptor (< 0: none). false: malformed. */
-static bool export_receive_packet(struct efs_mount *m, const union efs_export_incoming *packet, size_t bytes, int fd)
+/* Handles the first packet of `left` bytes, and its descriptor (< 0: none). false: malformed. */
+static bool export_receive_packet(struct efs_mount *m, const union efs_export_incoming *packet, size_t left, int fd)
 {
     const struct efs_export_head *head = &packet->head;
-    if (bytes < sizeof(*head) || head->bytes != bytes || head->version != EFS_EXPORT_VERSION)
+    if (left < sizeof(*head) || head->bytes > left || head->version != EFS_EXPORT_VERSION)
         return false;
+    const size_t bytes = head->bytes;
     if (head->kind == EFS_EXPORT_ANSWER)
         return bytes == sizeof(packet->answer) && export_receive_answer(m, &packet->answer, fd);
     if (head->kind == EFS_EXPORT_WINDOW)
@@ -127,25 +107,22 @@ static bool export_receive_packet(struct efs_mount *m, const union efs_export_in
     if (head->kind == EFS_EXPORT_CODED)
         return head->count <= EFS_EXPORT_PART_BYTES && bytes == offsetof(struct efs_export_coded, part) + head->count &&
                efs_export_receive_coded(m, &packet->coded);
-    if (head->kind == EFS_EXPORT_OVERSIZE || head->kind == EFS_EXPORT_FITS)
-        return bytes == sizeof(packet->answer) && export_receive_oversize(m, &packet->answer);
-    return head->kind == EFS_EXPORT_KEPT && head->count <= EFS_EXPORT_LISTED &&
-           bytes == offsetof(struct efs_export_kept, expert) + head->count * sizeof(packet->kept.expert[0]) &&
-           memchr(packet->kept.stack, '\0', sizeof(packet->kept.stack)) && export_receive_list(m, &packet->kept);
+    return (head->kind == EFS_EXPORT_OVERSIZE || head->kind == EFS_EXPORT_FITS) && bytes == sizeof(packet->answer) &&
+           export_receive_oversize(m, &packet->answer);
 }
 
-/* Receives one packet. -EAGAIN: none is queued; -EPROTO: malformed. */
+/* Receives one message. -EAGAIN: none is queued; -EPROTO: malformed. */
 static errint_t export_receive_one(struct efs_mount *m)
 {
-    union efs_export_incoming *packet = &m->export->incoming;
+    struct efs_export *h = m->export;
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof(int))];
     } control;
-    struct iovec part = {.iov_base = packet, .iov_len = sizeof(*packet)};
+    struct iovec part = {.iov_base = h->incoming, .iov_len = sizeof(h->incoming)};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = CMSG_LEN(sizeof(int))};
-    ssize_t n = recvmsg(m->export->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t n = recvmsg(h->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0)
         return errno == EINTR ? -EAGAIN : -errno;
     const bool cut = message.msg_flags & MSG_CTRUNC;
@@ -154,7 +131,12 @@ static errint_t export_receive_one(struct efs_mount *m)
                                     efs_window_report_unmapped() */
     if (with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(with), sizeof(fd));
-    bool good = !(message.msg_flags & MSG_TRUNC) && (fd < 0 || !cut) && export_receive_packet(m, packet, (size_t)n, fd);
+    bool good = n > 0 && !(message.msg_flags & MSG_TRUNC) && (fd < 0 || !cut);
+    for (size_t at = 0; good && at < (size_t)n;) {
+        const union efs_export_incoming *packet = (const void *)(h->incoming + at);
+        good = at % 8 == 0 && export_receive_packet(m, packet, (size_t)n - at, at ? -1 : fd);
+        at += good ? packet->head.bytes : 0;
+    }
     if (fd >= 0)
         efs_sys_close(fd);
     return good ? 0 : -EPROTO;
@@ -186,26 +168,4 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
         efs_export_receive_ready(m);
     pthread_cond_broadcast(&m->arrived); /* another thread may receive in place of this one */
     return ready == 0 ? -ETIMEDOUT : 0;
-}
-
-void efs_export_keep_nothing(struct efs_mount *m)
-{
-    m->export->keeps = false;
-    m->keep_auto = false;
-    m->keep_bytes = 0;
-    efs_files_trim(m, 0);
-}
-
-void efs_export_receive_room(struct efs_mount *m)
-{
-    struct efs_export_room packet = {.bytes = 0};
-    ssize_t n = recv(m->export->room, &packet, sizeof(packet), MSG_DONTWAIT | MSG_TRUNC);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    m->export->told_keep = false;
-    m->export->keeps = n != 0;
-    if (n == (ssize_t)sizeof(packet) && packet.head.kind == EFS_EXPORT_ROOM)
-        efs_files_free_bytes(m, packet.bytes - packet.bytes / 8); /* in whole pages; asked again if it is too little */
-    else if (n != 0 || socket_is_open(m->export->fd)) /* else the mount has exited, and idle experts stay usable */
-        efs_export_keep_nothing(m);
 }

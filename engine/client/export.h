@@ -16,13 +16,11 @@
 struct efs_expert_file;
 struct efs_mount;
 
-#define EFS_NO_TAG EFS_EXPORT_NOTIFY
-#define EFS_NOTIFY_BATCH 16u /* requests whose uses are reported at once */
 #define EFS_EXPORT_BUCKETS 256u
 
 /* The tag and memory of an expert that the mount has exported. */
 struct efs_exported_expert {
-    uint32_t tag;                      /* EFS_NO_TAG: none yet */
+    uint32_t tag;
     struct efs_export_window *window;  /* full: its window */
     struct efs_export_window **places; /* coded: the windows of E and SM of each extent; NULL: none */
     uint32_t place_count;
@@ -34,20 +32,17 @@ struct efs_exported_expert {
 union efs_export_incoming {
     struct efs_export_head head;
     struct efs_export_answer answer;
-    struct efs_export_kept kept;
     struct efs_export_coded coded;
 };
 
 /* Pages of the arrays are used from the first tag on that needs them. */
 struct efs_export {
-    int fd, kick;          /* socket; eventfd */
-    int room;              /* a second socket, for EFS_EXPORT_KEEP and ROOM; < 0: none */
-    bool failed;           /* the socket has failed; nothing is requested any more */
-    bool keeps, told_keep; /* room works; EFS_EXPORT_KEEP was sent and not answered yet */
-    uint32_t tag_count;    /* tags that were ever free, or used */
-    uint32_t free_count;   /* of free_tags */
-    uint32_t queued;       /* elements of queue */
-    uint32_t unmapped;     /* of these, EFS_EXPORT_UNMAPPED: at most EFS_EXPORT_ITEMS */
+    int fd, kick;        /* socket; eventfd */
+    bool failed;         /* the socket has failed; nothing is requested any more */
+    uint32_t tag_count;  /* tags that were ever free, or used */
+    uint32_t free_count; /* of free_tags */
+    uint32_t queued;     /* elements of queue */
+    uint32_t unmapped;   /* of these, EFS_EXPORT_UNMAPPED: at most EFS_EXPORT_ITEMS */
     uint32_t window_count;
     LIST_HEAD(, efs_export_window) windows[EFS_EXPORT_BUCKETS];
     TAILQ_HEAD(, efs_export_window) windows_by_use; /* the least recently used first */
@@ -56,17 +51,12 @@ struct efs_export {
     struct {
         uint32_t kind, number; /* EFS_EXPORT_DROP or CANCEL of a tag, UNMAPPED of a window: to be sent */
     } queue[EFS_EXPORT_TAGS + EFS_EXPORT_ITEMS];
-    union efs_export_incoming incoming; /* the packet that is being received; too large for a stack */
+    _Alignas(8) uint8_t incoming[EFS_EXPORT_MESSAGE_BYTES]; /* the message that is being received */
 };
 
 static inline bool efs_export_works(const struct efs_export *export)
 {
     return !export->failed;
-}
-/* The descriptor of EFS_EXPORT_ROOM; < 0: none. */
-static inline int efs_export_room_fd(const struct efs_export *export)
-{
-    return export->keeps ? export->room : -1;
 }
 /* The file with this tag; NULL: none. */
 static inline struct efs_expert_file *efs_export_file(const struct efs_export *export, uint32_t tag)
@@ -85,15 +75,17 @@ static inline void efs_export_queue(struct efs_export *export, enum efs_export_k
 }
 
 /* ---- export_connect.c: without lock ---- */
-/* Connects to the mount's socket; keeps: a second time, to keep idle files. -errno. */
-errint_t efs_export_connect(int root, bool keeps, struct efs_export **export, struct efs_error *err);
-/* Closes the socket and, if the data is whole, unmaps all windows, after efs_files_free(). forked: in a forked process,
+/* Connects to the mount's socket. -errno. */
+errint_t efs_export_connect(int root, struct efs_export **export, struct efs_error *err);
+/* Closes the socket and, if the data is whole, frees all files and unmaps all windows. forked: in a forked process,
  * whose parent goes on to use the socket. NULL is fine. */
 void efs_export_free(struct efs_export *export, bool forked, bool whole);
 
 /* ---- export_tags.c ---- */
-/* Assigns a tag to a file before it is requested. false: too many tags. */
-bool efs_export_alloc_tag(struct efs_export *export, struct efs_expert_file *file);
+/* Whether `count` tags are free. */
+bool efs_export_has_tags(const struct efs_export *export, uint32_t count);
+/* Assigns a tag, which is free, to a file before it is requested. */
+void efs_export_alloc_tag(struct efs_export *export, struct efs_expert_file *file);
 /* Makes a tag free that the mount knows nothing of. */
 void efs_export_free_tag(struct efs_export *export, uint32_t tag);
 /* Releases the tag and memory of a file that is no longer used; the mount is notified with the next packet. */
@@ -102,10 +94,7 @@ void efs_export_drop(struct efs_export *export, struct efs_expert_file *file);
 void efs_export_cancel(struct efs_export *export, struct efs_expert_file *file);
 /* Releases the memory of a coded expert, received or not. */
 void efs_export_free_coded(struct efs_exported_expert *exported);
-/* Whether the mount must be told that idle files are kept. */
-bool efs_export_keeps_untold(const struct efs_mount *m);
-/* Whether packets are to be sent by efs_mount_flush(): notifications of EFS_NOTIFY_BATCH requests, dropped or cancelled
- * tags, EFS_EXPORT_KEEP or LIST. */
+/* Whether packets are to be sent by efs_mount_flush(): tags were dropped or cancelled. */
 bool efs_mount_has_unsent(const struct efs_mount *m);
 
 /* ---- export_windows.c ---- */
@@ -127,9 +116,8 @@ void efs_window_unmap_all(struct efs_export *export);
 struct efs_export_ask efs_export_packet(enum efs_export_kind kind);
 /* Sets the size in the head of a packet, from the number of its items. Without lock. */
 void efs_export_end_packet(struct efs_export_ask *packet);
-/* Sends queued packets, EFS_EXPORT_LIST where due, then `last` (NULL: none), then EFS_EXPORT_KEEP where due. flags: 0,
- * or MSG_DONTWAIT: -EAGAIN if the socket is full. Other errors: it does not work any more. With efs_mount.send_lock
- * held, without lock. */
+/* Sends queued packets, then `last` (NULL: none). flags: 0, or MSG_DONTWAIT: -EAGAIN if the socket is full. Other
+ * errors: it does not work any more. With efs_mount.send_lock held, without lock. */
 errint_t efs_export_send(struct efs_mount *m, const struct efs_export_head *last, int flags);
 
 /* ---- export_coded.c ---- */
@@ -147,9 +135,5 @@ void efs_export_fail(struct efs_mount *m);
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until);
 /* Handles all packets that have arrived. */
 void efs_export_receive_ready(struct efs_mount *m);
-/* No file without users is kept from now on: the mount cannot ask for its memory. */
-void efs_export_keep_nothing(struct efs_mount *m);
-/* Handles an EFS_EXPORT_ROOM that has arrived there: evicts idle files of this size. */
-void efs_export_receive_room(struct efs_mount *m);
 
 #endif

@@ -17,7 +17,7 @@
 void efs_export_received(struct efs_mount *m, struct efs_expert_file *file, errint_t error, bool held)
 {
     if (error == 0) {
-        efs_file_received(m, file);
+        efs_file_received(file);
         return;
     }
     if (held)
@@ -90,7 +90,7 @@ bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded
 {
     struct efs_export *h = m->export;
     struct efs_expert_file *file = efs_export_file(h, packet->tag);
-    if (file && !file->ready && file->refs == 0)
+    if (file && !file->item)
         return true;
     if (!file || file->ready || file->form == EFS_FORM_FULL || !part_is_next(&file->exported, packet))
         return false;

@@ -89,7 +89,7 @@ static int export_connect_socket(int root, const char *path)
     return rc;
 }
 
-errint_t efs_export_connect(int root, bool keeps, struct efs_export **out, struct efs_error *err)
+errint_t efs_export_connect(int root, struct efs_export **out, struct efs_error *err)
 {
     char path[PATH_MAX] = "";
     errint_t rc = export_read_address(root, path);
@@ -100,7 +100,7 @@ errint_t efs_export_connect(int root, bool keeps, struct efs_export **out, struc
     if (!h)
         return efs_fail(err, -ENOMEM, "no memory");
     TAILQ_INIT(&h->windows_by_use);
-    h->fd = h->room = -1;
+    h->fd = -1;
     h->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     rc = h->kick < 0 ? -errno : 0;
     if (rc == 0)
@@ -110,8 +110,6 @@ errint_t efs_export_connect(int root, bool keeps, struct efs_export **out, struc
         return efs_fail(err, rc, "%s: %s\nhint: a program in a container needs the folder of the socket, too", path,
                         strerror(-rc));
     }
-    h->room = keeps ? export_connect_socket(root, path) : -1; /* second: the mount closes it last */
-    h->keeps = h->room >= 0;
     *out = h;
     return 0;
 }
@@ -120,14 +118,13 @@ void efs_export_free(struct efs_export *h, bool forked, bool whole)
 {
     if (!h)
         return;
-    const int all[] = {h->fd, h->kick, h->room};
+    const int all[] = {h->fd, h->kick};
     for (uint32_t tag = 0; whole && tag < h->tag_count; tag++)
-        if (h->files[tag]) { /* requested or cancelled, and not answered */
+        if (h->files[tag]) {
             efs_export_free_coded(&h->files[tag]->exported);
+            efs_mapped_free(&h->files[tag]->mapped);
             free(h->files[tag]);
         }
-    if (!forked && h->room >= 0)
-        shutdown(h->room, SHUT_RDWR);
     if (!forked) /* the mount releases this client's leases now, also if a child has the socket */
         shutdown(h->fd, SHUT_RDWR);
     if (whole)

@@ -11,15 +11,17 @@
 
 #define TAGS_STEP 256u
 
-bool efs_export_alloc_tag(struct efs_export *h, struct efs_expert_file *file)
+bool efs_export_has_tags(const struct efs_export *h, uint32_t count)
+{
+    return h->free_count + (EFS_EXPORT_TAGS - h->tag_count) >= count;
+}
+
+void efs_export_alloc_tag(struct efs_export *h, struct efs_expert_file *file)
 {
     for (uint32_t more = h->free_count ? 0 : TAGS_STEP; more && h->tag_count < EFS_EXPORT_TAGS; more--)
         h->free_tags[h->free_count++] = h->tag_count++;
-    if (h->free_count == 0)
-        return false;
     file->exported = (struct efs_exported_expert){.tag = h->free_tags[--h->free_count]};
     h->files[file->exported.tag] = file;
-    return true;
 }
 
 void efs_export_free_tag(struct efs_export *h, uint32_t tag)
@@ -35,7 +37,6 @@ void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
     if (file->exported.window)
         efs_window_put(h, file->exported.window);
     efs_export_free_coded(&file->exported);
-    file->exported = (struct efs_exported_expert){.tag = EFS_NO_TAG};
 }
 
 void efs_export_cancel(struct efs_export *h, struct efs_expert_file *file)
@@ -56,15 +57,7 @@ void efs_export_free_coded(struct efs_exported_expert *exported)
     exported->place_count = exported->body_bytes = exported->body_total = 0;
 }
 
-bool efs_export_keeps_untold(const struct efs_mount *m)
-{
-    return !TAILQ_EMPTY(&m->idle) && m->export->keeps && !m->export->told_keep;
-}
-
 bool efs_mount_has_unsent(const struct efs_mount *m)
 {
-    const struct efs_export *h = m->export;
-    return m->uses_count >= EFS_NOTIFY_BATCH ||
-           (efs_export_works(h) &&
-            (h->queued > h->unmapped || efs_export_keeps_untold(m) || efs_protected_set_is_old(m)));
+    return efs_export_works(m->export) && m->export->queued > m->export->unmapped;
 }

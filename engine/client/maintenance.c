@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * maintenance.c - see mount.h. A thread drops idle files when the mount needs their memory, and does for other threads
- * what would block them: it sends to the mount, and receives for users of poll(2).
+ * maintenance.c - see mount.h. A thread does for other threads what would block them: it sends to the mount, and
+ * receives for users of poll(2).
  */
 #include "mount.h"
 
@@ -12,31 +12,40 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-/* Waits until it is woken, until the mount needs the memory of idle files, or, if a request's users wait by poll(2) and
- * no other thread receives, for packets. */
+/* Waits until it is woken, or, if a request's users wait by poll(2) and no other thread receives, for packets. */
 static void maintenance_wait(struct efs_mount *m)
 {
     m->maintenance_receives = !m->stop && !m->receiving && m->polled && efs_export_works(m->export);
-    struct pollfd wait[3] = {{.fd = m->wake, .events = POLLIN},
-                             {.fd = efs_export_room_fd(m->export), .events = POLLIN},
+    struct pollfd wait[2] = {{.fd = m->wake, .events = POLLIN},
                              {.fd = m->maintenance_receives ? m->export->fd : -1, .events = POLLIN}};
     uint64_t wakes;
     m->receiving |= m->maintenance_receives;
     pthread_mutex_unlock(&m->lock);
-    poll(wait, 3, -1);
+    poll(wait, 2, -1);
     pthread_mutex_lock(&m->lock);
     ssize_t n = read(m->wake, &wakes, sizeof(wakes));
     (void)n;
-    if (wait[1].revents && efs_export_room_fd(m->export) >= 0)
-        efs_export_receive_room(m);
-    if (wait[2].revents && efs_export_works(m->export))
+    if (wait[1].revents && efs_export_works(m->export))
         efs_export_receive_ready(m);
     if (m->maintenance_receives) {
         m->receiving = m->maintenance_receives = false;
         pthread_cond_broadcast(&m->arrived); /* another thread may receive in place of this one */
     }
+}
+
+void efs_mount_flush(struct efs_mount *m, bool block)
+{
+    errint_t rc = -EAGAIN;
+    int busy = block ? pthread_mutex_lock(&m->send_lock) : pthread_mutex_trylock(&m->send_lock);
+    if (!busy) {
+        rc = efs_export_send(m, NULL, block ? 0 : MSG_DONTWAIT);
+        pthread_mutex_unlock(&m->send_lock);
+    }
+    if (rc == -EAGAIN)
+        efs_mount_signal(m->wake);
 }
 
 static void *maintenance_run(void *arg)
@@ -68,7 +77,6 @@ void efs_maintenance_stop(struct efs_mount *m)
 {
     pthread_mutex_lock(&m->lock);
     m->stop = true;
-    efs_files_trim(m, 0);
     efs_mount_signal(m->wake);
     pthread_mutex_unlock(&m->lock);
     if (m->maintenance_started)

@@ -42,16 +42,14 @@ static errint_t mount_start(struct efs_mount *m, struct efs_error *err)
     if (rc < 0)
         return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
-    rc = efs_export_connect(m->root, m->keep_auto || m->keep_bytes, &m->export, err);
+    rc = efs_export_connect(m->root, &m->export, err);
     if (rc < 0)
         return rc;
-    if (efs_export_room_fd(m->export) < 0) /* idle files take memory of the mount */
-        efs_export_keep_nothing(m);
     rc = efs_maintenance_start(m);
     return rc < 0 ? efs_fail(err, rc, "no thread: %s", strerror(-rc)) : 0;
 }
 
-errint_t efs_mount_new(int root, uint64_t keep_bytes, struct efs_mount **out, struct efs_error *err)
+errint_t efs_mount_new(int root, struct efs_mount **out, struct efs_error *err)
 {
     struct efs_mount *m = efs_sys_calloc(1, sizeof(*m));
     if (!m) {
@@ -60,10 +58,6 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, struct efs_mount **out, st
     }
     m->root = root;
     m->wake = -1;
-    m->keep_auto = keep_bytes == EFS_KEEP_AUTO;
-    m->keep_bytes = m->keep_auto ? 0 : keep_bytes;
-    m->list = EFS_NO_LIST;
-    TAILQ_INIT(&m->idle);
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->send_lock, NULL);
     efs_cond_init(&m->arrived);
@@ -83,9 +77,9 @@ void efs_mount_free(struct efs_mount *m, bool forked)
     /* If a thread held the lock at the fork, the lists may be inconsistent: their memory is freed when this process
      * ends. */
     const bool whole = pthread_mutex_trylock(&m->lock) == 0;
-    if (whole)
-        efs_files_free(m);
     efs_export_free(m->export, forked, whole);
+    if (whole)
+        efs_experts_free(m);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] >= 0)
             efs_sys_close(all[i]);

@@ -34,44 +34,6 @@ static errint_t mount_check_exists(const struct efs_mount *m, const struct efs_e
     return 0;
 }
 
-/* Lock held. Lets an item use a file, which is ready or in flight. */
-static void item_use(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_file *file)
-{
-    efs_file_ref(m, file);
-    item->file = file;
-    if (file->ready)
-        efs_mount_item_set(item, EFS_ITEM_READY, 0);
-    else
-        LIST_INSERT_HEAD(&file->waiting, item, waiting);
-}
-
-/* Starts a request whose experts are all loaded: needs no system call, the mount is notified later. false: not all are
- * loaded, or the notification cannot be queued; nothing was changed. */
-static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                                 enum efs_form form, struct efs_mount_request *request)
-{
-    const struct efs_export *h = m->export;
-    bool all = true;
-    pthread_mutex_lock(&m->lock);
-    if (efs_export_works(h) && !m->receiving && (m->listing || (h->tag_count && h->free_count == 0)))
-        efs_export_receive_ready(m); /* for no waiter: a list, or answers to cancellations, which free tags */
-    for (uint32_t i = 0; i < request->base.count; i++) {
-        struct efs_mount_item *item = &request->items[i];
-        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        item->expert = efs_expert_find(m, &key);
-        item->file = item->expert ? efs_expert_shared_file(item->expert, form) : NULL;
-        all = all && item->file;
-    }
-    all = all && efs_mount_notify_later(m, stack, layer, needs, request->base.count, form);
-    const bool unsent = efs_mount_has_unsent(m);
-    for (uint32_t i = 0; i < request->base.count && all; i++)
-        item_use(m, &request->items[i], request->items[i].file);
-    pthread_mutex_unlock(&m->lock);
-    if (unsent)
-        efs_mount_flush(m, false);
-    return all;
-}
-
 /* Gives an item a new file of an expert that exists. -ENOENT, -ENOMEM. */
 static errint_t item_prepare(struct efs_mount *m, struct efs_mount_item *item, const struct efs_expert_key *key,
                              enum efs_form form, struct efs_error *err)
@@ -79,77 +41,85 @@ static errint_t item_prepare(struct efs_mount *m, struct efs_mount_item *item, c
     struct efs_expert_file *file = item->file = efs_sys_calloc(1, sizeof(*file));
     if (!file)
         return efs_fail(err, -ENOMEM, "no memory for a request");
-    file->form = form;
-    file->exported.tag = EFS_NO_TAG;
-    if (!item->expert) {
+    *file = (struct efs_expert_file){.item = item, .form = form, .expert = item->expert};
+    if (!file->expert) {
         errint_t rc = mount_check_exists(m, key, err);
         if (rc < 0)
             return rc;
         pthread_mutex_lock(&m->lock);
-        item->expert = efs_expert_add(m, key);
+        file->expert = efs_expert_add(m, key);
         pthread_mutex_unlock(&m->lock);
     }
-    file->expert = item->expert;
     return file->expert ? 0 : efs_fail(err, -ENOMEM, "no memory for a request");
 }
 
-/* Lock held. Takes a tag for the item's file, for the packet. EFS_EXPORT_NOTIFY: the item has failed. */
-static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item)
+static errint_t request_prepare(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                                enum efs_form form, struct efs_mount_request *request, struct efs_error *err)
 {
-    struct efs_expert_file *file = item->file;
-    const bool works = efs_export_works(m->export);
-    item_use(m, item, file);
-    if (!works || !efs_export_alloc_tag(m->export, file)) {
-        efs_file_failed(file, works ? -ENOMEM : -EIO);
-        return EFS_EXPORT_NOTIFY;
+    struct efs_mount_item *items = request->items;
+    errint_t rc = 0;
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < request->base.count; i++) {
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
+        items[i].expert = efs_expert_find(m, &key);
     }
-    bool known = file->form == EFS_FORM_FULL || file->expert->coded_layout;
-    return file->exported.tag | (known ? 0 : EFS_EXPORT_WITH_LAYOUT);
+    pthread_mutex_unlock(&m->lock);
+    uint32_t prepared = 0;
+    for (; prepared < request->base.count && rc == 0; prepared++) {
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[prepared].expert);
+        rc = item_prepare(m, &items[prepared], &key, form, err);
+    }
+    while (rc < 0 && prepared > 0)
+        free(items[--prepared].file);
+    return rc;
 }
 
-/* Requests the experts of a request over the socket. The packet names all of them, also those that other requests of
+/* Lock held. Adds items to a packet, each with a new tag. */
+static void request_add(struct efs_export *h, struct efs_export_ask *ask, const struct efs_need *needs,
+                        struct efs_mount_item *items)
+{
+    for (uint32_t i = 0; i < ask->head.count; i++) {
+        struct efs_expert_file *file = items[i].file;
+        const bool known = file->form == EFS_FORM_FULL || file->expert->coded_layout;
+        efs_export_alloc_tag(h, file);
+        ask->item[i].expert = needs[i].expert;
+        ask->item[i].tokens = needs[i].tokens;
+        ask->item[i].tag = file->exported.tag | (known ? 0 : EFS_EXPORT_WITH_LAYOUT);
+    }
+}
+
+/* Requests the experts of a request over the socket. The packets name all of them, also those that other requests of
  * this process hold: the mount then gives memory to all or to none. */
 static void request_send(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          enum efs_form form, struct efs_mount_request *request)
 {
+    struct efs_export *h = m->export;
     struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
     ask.layer = layer;
     strcpy(ask.stack, stack); /* is_stack() has checked its length */
-    pthread_mutex_lock(&m->send_lock);
+    errint_t rc = 0;
+    pthread_mutex_lock(&m->send_lock); /* no other thread takes tags */
     for (uint32_t at = 0; at < request->base.count; at += ask.head.count) {
         uint32_t left = request->base.count - at;
         ask.head.count = left < EFS_EXPORT_ITEMS ? left : EFS_EXPORT_ITEMS;
         ask.form = (uint32_t)form | (left > EFS_EXPORT_ITEMS ? EFS_EXPORT_MORE : 0);
         pthread_mutex_lock(&m->lock);
-        for (uint32_t i = 0; i < ask.head.count; i++) {
-            ask.item[i].expert = needs[at + i].expert;
-            ask.item[i].tokens = needs[at + i].tokens;
-            ask.item[i].tag = item_request(m, &request->items[at + i]);
-        }
+        if (at == 0 && efs_export_works(h) && !m->receiving && !efs_export_has_tags(h, left))
+            efs_export_receive_ready(m); /* answers to cancellations, which free tags */
+        if (at == 0 && !efs_export_has_tags(h, left))
+            rc = -ENOMEM;
+        if (!efs_export_works(h))
+            rc = -EIO;
+        if (rc == 0)
+            request_add(h, &ask, needs + at, request->items + at);
+        for (uint32_t i = 0; i < ask.head.count && rc < 0; i++)
+            efs_file_failed(request->items[at + i].file, rc);
         pthread_mutex_unlock(&m->lock);
         efs_export_end_packet(&ask);
-        efs_export_send(m, &ask.head, 0); /* if that fails, so do the items */
+        if (rc == 0)
+            efs_export_send(m, &ask.head, 0); /* if that fails, so do the items */
     }
     pthread_mutex_unlock(&m->send_lock);
-}
-
-/* Starts a request of which not all experts are loaded. */
-static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                              enum efs_form form, struct efs_mount_request *request, struct efs_error *err)
-{
-    errint_t rc = 0;
-    uint32_t prepared = 0;
-    for (; prepared < request->base.count && rc == 0; prepared++) {
-        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[prepared].expert);
-        rc = item_prepare(m, &request->items[prepared], &key, form, err);
-    }
-    if (rc < 0) {
-        while (prepared > 0)
-            free(request->items[--prepared].file);
-        return rc;
-    }
-    request_send(m, stack, layer, needs, form, request);
-    return 0;
 }
 
 /* ---- the calls of base/request.h ---- */
@@ -211,12 +181,10 @@ static errint_t mount_tensors(struct efs_client_request *of, uint32_t index, con
 static void item_drop(struct efs_mount *m, struct efs_mount_item *item)
 {
     struct efs_expert_file *file = item->file;
-    if (item->base.state == EFS_ITEM_LOADING)
-        LIST_REMOVE(item, waiting);
     item->file = NULL;
     efs_mount_item_set(item, EFS_ITEM_DROPPED, 0);
     if (file)
-        efs_file_unref(m, file);
+        efs_file_drop(m, file);
 }
 
 static void mount_drop(struct efs_client_request *of, uint32_t first, uint32_t end)
@@ -256,11 +224,12 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
     request->mount = m;
     for (uint32_t i = 0; i < count; i++)
         request->items[i].request = request;
-    if (!request_begin_mapped(m, stack, layer, needs, form, request))
-        rc = request_begin(m, stack, layer, needs, form, request, err);
-    if (rc < 0)
+    rc = request_prepare(m, stack, layer, needs, form, request, err);
+    if (rc < 0) {
         free(request);
-    else
-        *out = &request->base;
-    return rc;
+        return rc;
+    }
+    request_send(m, stack, layer, needs, form, request);
+    *out = &request->base;
+    return 0;
 }

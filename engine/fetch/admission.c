@@ -151,12 +151,6 @@ static void request_set_oversize(struct efs_request *request, bool oversize)
     request_report_oversize(request);
 }
 
-static void report_memory_short(const struct efs *fs, uint64_t bytes)
-{
-    if (fs->leases->on_short)
-        fs->leases->on_short(fs->leases->on_short_arg, bytes);
-}
-
 /* ---- admission of a request ---- */
 
 /* Takes the item off the queue; it is answered with this error after the lock is released. */
@@ -202,10 +196,8 @@ static errint_t request_admit_each(struct efs *fs, struct efs_request *request)
         errint_t rc = item->waiting ? items_admit(fs, item, 1) : 0;
         if (rc < 0 && items_wait(fs, item, 1, rc))
             return rc;
-        if (rc < 0) {
-            report_memory_short(fs, efs_item_bytes(fs, item));
+        if (rc < 0)
             item_fail(fs, item, -ENOMEM);
-        }
     }
     return 0;
 }
@@ -298,8 +290,7 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
         request->in_line = request->in_line && request->waiting == waiting;
         if (first == 0 && rc < 0 && request_waits_for_others(fs, request)) {
             first = rc;
-            const struct efs_held next = add_next(fs, (struct efs_held){{0}}, request);
-            fs->leases->short_bytes = rc == -ENOMEM ? next.bytes[EFS_FORM_CODED] + next.bytes[EFS_FORM_FULL] : 0;
+            fs->leases->is_short = rc == -ENOMEM;
         }
         if (request->waiting) {
             at = &request->next;
@@ -314,7 +305,7 @@ static void admission_run(struct efs *fs)
 {
     bool starved = fs->admission_starved;
     fs->admission_starved = false;
-    fs->leases->short_bytes = 0;
+    fs->leases->is_short = false;
     bool some_hold = queue_look_at_drops(fs);
     errint_t rc = queue_run(fs, false, some_hold);
     if (rc == 0)
@@ -323,24 +314,16 @@ static void admission_run(struct efs *fs)
     if (starved && !fs->admission_starved)
         efs_retry(fs, EFS_RETRY_EXTENTS);
     efs_extents_set_wanted(fs);
-    if (fs->leases->short_bytes)
-        report_memory_short(fs, fs->leases->short_bytes);
+    if (fs->leases->is_short && fs->leases->on_short)
+        fs->leases->on_short(fs->leases->on_short_arg);
 }
 
-/* Reports bytes above a budget that was lowered, when they become more. */
-static void report_over_budget(struct efs *fs)
-{
-    uint64_t over = efs_budget_over_more(fs);
-    if (over)
-        report_memory_short(fs, over);
-}
-
-uint64_t efs_memory_short(struct efs *fs)
+bool efs_memory_short(struct efs *fs)
 {
     efs_lock(fs);
-    uint64_t bytes = fs->leases->short_bytes, over = efs_budget_over(fs);
+    bool is_short = fs->leases->is_short;
     efs_unlock(fs);
-    return bytes > over ? bytes : over;
+    return is_short;
 }
 
 bool efs_admission_is_live(const struct efs *fs)
@@ -353,7 +336,6 @@ bool efs_admission_is_live(const struct efs *fs)
 
 void efs_admission_run(struct efs *fs)
 {
-    report_over_budget(fs);
     if (fs->items_waiting == 0 && !fs->admission_starved)
         return;
     uint32_t waiting = fs->items_waiting;
@@ -382,29 +364,15 @@ static void item_wait(struct efs *fs, struct efs_request_item *item)
     fs->items_waiting++;
 }
 
-/* A preload in a request that is for holders otherwise takes memory that is there now; it never waits. */
-static void preload_admit(struct efs *fs, struct efs_request_item *item)
-{
-    item_wait(fs, item);
-    errint_t rc = efs_items_reserve(fs, item, 1);
-    if (rc < 0)
-        item_fail(fs, item, -ECANCELED);
-    else
-        efs_items_commit(fs, item, 1);
-}
-
 void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
 {
     for (uint32_t i = 0; i < request->base.count; i++)
-        if (item_is_new(&request->items[i]) && (!request->together || !request->items[i].preload))
+        if (item_is_new(&request->items[i]))
             item_wait(fs, &request->items[i]);
     EFS_QUEUE_PUSH(&fs->leases->queue, request);
     admission_run(fs);
     if (request->together && request_is_oversize(fs, request) && request_may_wait_long(fs, request))
         request_set_oversize(request, true);
-    for (uint32_t i = 0; request->together && i < request->base.count; i++)
-        if (request->items[i].preload && item_is_new(&request->items[i]))
-            preload_admit(fs, &request->items[i]);
 }
 
 static bool item_is_cancelled(const struct efs_request_item *item, const struct efs_request *dropped,

@@ -130,7 +130,7 @@ static inline struct efs_memfile *efs_lease_memfile(const struct efs_lease *leas
 struct efs_leases {
     struct efs_lease *at;                /* by expert */
     EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next */
-    uint64_t short_bytes;                /* of the first request that waits for pinned memory; 0: none does */
+    bool is_short;                       /* the first request that waits does so for pinned memory */
     efs_memory_short_fn *on_short;       /* of efs_on_memory_short() */
     void *on_short_arg;
     /* Opens to be loaded as one request, newest first, and the job that takes the list, queued while it is not empty.

@@ -151,7 +151,7 @@ static void item_answer(struct efs_request_item *item)
     errint_t error = item->load_error;
     efs_count(fs->stats, lease_errors, item->form == EFS_FORM_FULL && error < 0);
     efs_count(fs->stats, coded_errors, item->form == EFS_FORM_CODED && error < 0);
-    if (item->request->arrived && !item->preload)
+    if (item->request->arrived)
         item_export(item, error);
     else
         item_complete(item, error);

@@ -146,7 +146,7 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
         request->items[i] = (struct efs_request_item){.request = request,
                                                       .expert = needs[i].expert,
                                                       .arg = how->arrived ? how->args[i] : NULL,
-                                                      .preload = how->preload || (how->arrived && !how->args[i])};
+                                                      .preload = how->preload};
     efs_request_add_parts(request);
     return request;
 }

@@ -155,7 +155,7 @@ errint_t efs_items_reserve(struct efs *fs, struct efs_request_item *items, uint3
 static void item_commit(struct efs *fs, struct efs_request_item *item)
 {
     item->waiting = false;
-    efs_item_set_held(fs, item, item->request->together && !item->preload);
+    efs_item_set_held(fs, item, item->request->together);
     if (item->got == EFS_GOT_LEASE) {
         efs_count(fs->stats, leases_f, 1);
         efs_item_defer_answer(fs, item, 0);

@@ -109,8 +109,7 @@ static void export_accept(struct efsd_export *h)
                                      .pid = who.pid,
                                      .connected = time(NULL),
                                      .holder = efs_holder_new(),
-                                     .references = 1,
-                                     .list_at = UINT32_MAX};
+                                     .references = 1};
     s->queued_end = &s->queued;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
     const uint32_t experts_max = export_experts_max(h);

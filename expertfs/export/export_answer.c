@@ -16,7 +16,7 @@ static struct efs_export_answer answer_to(uint32_t tag)
         .head = {sizeof(struct efs_export_answer), EFS_EXPORT_VERSION, EFS_EXPORT_ANSWER, 1}, .tag = tag};
 }
 
-static errint_t client_answer_error(const struct efsd_export_client *s, uint32_t tag, errint_t error)
+static errint_t client_answer_error(struct efsd_export_client *s, uint32_t tag, errint_t error)
 {
     struct efs_export_answer answer = answer_to(tag);
     answer.error = error;
@@ -162,14 +162,16 @@ static struct efsd_drop client_send_queued(struct efsd_export_client *s, const s
 void efsd_export_flush(struct efsd_export_client *s)
 {
     pthread_mutex_lock(&s->export->lock);
+    if (efsd_export_client_send_late(s) == -EAGAIN) {
+        pthread_mutex_unlock(&s->export->lock);
+        return;
+    }
     struct efsd_queued_packet *all = s->queued;
     s->queued = NULL;
     s->queued_end = &s->queued;
     s->export->queued -= s->queued_count;
     s->queued_count = 0;
     efsd_export_client_poll(s, false);
-    if (s->room_bytes)
-        efsd_export_client_room(s, s->room_bytes);
     while (all) {
         struct efsd_queued_packet *one = all;
         all = one->next;
@@ -182,7 +184,6 @@ void efsd_export_flush(struct efsd_export_client *s)
         }
     }
     pthread_mutex_unlock(&s->export->lock);
-    efsd_export_list_continue(s);
 }
 
 void efsd_export_complete(void *arg, errint_t error, struct efs_client_request *request, uint32_t index)

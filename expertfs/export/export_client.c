@@ -23,6 +23,7 @@ void efsd_export_client_unref(struct efsd_export_client *s)
     }
     efs_holder_unref(s->holder);
     free(s->ask);
+    free(s->late);
     free(s->items);
     free(s->window_map);
     free(s);
@@ -103,20 +104,13 @@ errint_t efsd_export_client_add_window(struct efsd_export_client *s, uint32_t wi
     return 0;
 }
 
-errint_t efsd_export_client_send(const struct efsd_export_client *s, const struct efs_export_head *packet, int fd)
-{
-    return efsd_export_client_send_with(s, packet, packet->bytes, NULL, fd);
-}
-
-errint_t efsd_export_client_send_with(const struct efsd_export_client *s, const struct efs_export_head *packet,
-                                      uint32_t bytes, const uint8_t *rest, int fd)
+static errint_t client_send_message(const struct efsd_export_client *s, struct iovec *parts, size_t count, int fd)
 {
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof(int))];
     } control = {.room = {0}};
-    struct iovec parts[] = {{(void *)(uintptr_t)packet, bytes}, {(void *)(uintptr_t)rest, packet->bytes - bytes}};
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = rest ? 2 : 1};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
     if (fd >= 0) {
         message.msg_control = control.room;
         message.msg_controllen = sizeof(control.room);
@@ -127,6 +121,86 @@ errint_t efsd_export_client_send_with(const struct efsd_export_client *s, const 
         memcpy(CMSG_DATA(with), &fd, sizeof(fd));
     }
     return sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* Sends a message of packets whose tags count as answered. Without it the client would wait forever: disconnects it on
+ * an error but -EAGAIN. */
+static errint_t client_send_packets(const struct efsd_export_client *s, uint8_t *packets, uint32_t bytes)
+{
+    struct iovec all = {packets, bytes};
+    errint_t rc = bytes ? client_send_message(s, &all, 1, -1) : 0;
+    if (rc < 0 && rc != -EAGAIN)
+        shutdown(s->fd, SHUT_RDWR);
+    return rc;
+}
+
+/* Sends the packets that were collected for the client. -EAGAIN: the socket is full, they are sent later. */
+static errint_t client_send_collected(struct efsd_export_client *s)
+{
+    struct efsd_export *h = s->export;
+    const uint32_t bytes = h->message_bytes;
+    errint_t rc = client_send_packets(s, h->message, bytes);
+    h->message_bytes = 0;
+    if (rc != -EAGAIN)
+        return rc;
+    s->late = malloc(bytes);
+    s->late_bytes = bytes;
+    if (!s->late) {
+        shutdown(s->fd, SHUT_RDWR);
+        return -ENOMEM;
+    }
+    memcpy(s->late, h->message, bytes);
+    efsd_export_client_poll(s, true);
+    return -EAGAIN;
+}
+
+errint_t efsd_export_client_send_late(struct efsd_export_client *s)
+{
+    errint_t rc = s->late ? client_send_packets(s, s->late, s->late_bytes) : 0;
+    if (rc == -EAGAIN)
+        return rc;
+    free(s->late);
+    s->late = NULL;
+    return 0;
+}
+
+void efsd_export_client_cork(struct efsd_export_client *s)
+{
+    pthread_mutex_lock(&s->export->lock);
+    s->export->corked = s;
+    pthread_mutex_unlock(&s->export->lock);
+}
+
+void efsd_export_client_uncork(struct efsd_export_client *s)
+{
+    pthread_mutex_lock(&s->export->lock);
+    client_send_collected(s);
+    s->export->corked = NULL;
+    pthread_mutex_unlock(&s->export->lock);
+}
+
+errint_t efsd_export_client_send(struct efsd_export_client *s, const struct efs_export_head *packet, int fd)
+{
+    return efsd_export_client_send_with(s, packet, packet->bytes, NULL, fd);
+}
+
+errint_t efsd_export_client_send_with(struct efsd_export_client *s, const struct efs_export_head *packet,
+                                      uint32_t bytes, const uint8_t *rest, int fd)
+{
+    struct efsd_export *h = s->export;
+    struct iovec parts[] = {{(void *)(uintptr_t)packet, bytes}, {(void *)(uintptr_t)rest, packet->bytes - bytes}};
+    errint_t rc = s->late ? -EAGAIN : 0;
+    if (rc == 0 && h->corked == s && (fd >= 0 || packet->bytes > sizeof(h->message) - h->message_bytes))
+        rc = client_send_collected(s);
+    if (rc < 0)
+        return rc;
+    if (h->corked != s || fd >= 0)
+        return client_send_message(s, parts, rest ? 2 : 1, fd);
+    memcpy(h->message + h->message_bytes, packet, bytes);
+    if (rest)
+        memcpy(h->message + h->message_bytes + bytes, rest, packet->bytes - bytes);
+    h->message_bytes += packet->bytes;
+    return 0;
 }
 
 bool efsd_export_client_sends_descriptors(const struct efsd_export_client *s)
@@ -167,7 +241,7 @@ void efsd_export_print_clients(struct efsd_export *h, FILE *out)
         uint32_t held = 0;
         for (uint32_t tag = 0; tag < s->tags; tag++)
             held += s->items[tag] && s->items[tag]->request;
-        if (s->fd >= 0 && (s->requested || !s->kept)) /* not the second connection of the library */
+        if (s->fd >= 0)
             fprintf(out, "%-10d %10u %12lld %10llu %10u\n", (int)s->pid, (unsigned)s->user, (long long)s->connected,
                     (unsigned long long)s->requested, held);
     }

@@ -5,10 +5,9 @@
  *   export.c          the listening socket and the export thread, which receives packets
  *   export_receive.c  packets of a client; the end of its connection
  *   export_client.c   the experts and windows of a client; sending packets
- *   export_short.c    memory is short: clients are requested to drop experts, and how long the other ones wait
+ *   export_short.c    memory is short: how long requests wait for clients to drop experts
  *   export_answer.c   answers, sent by the thread on which the engine completes a request
  *   export_coded.c    answers for coded experts
- *   export_list.c     the list of experts that are kept full, sent by the export thread
  *
  *   tag free -> PENDING (requested) -> EXPORTED (answered) -> free (dropped)
  */
@@ -56,7 +55,7 @@ struct efsd_export_ask {
     char stack[32];
     struct efsd_export_charge *charge; /* NULL: no packet of a request was received */
     struct efs_need needs[EFS_EXPORT_ROUTED];
-    void *args[EFS_EXPORT_ROUTED]; /* struct efsd_export_item; NULL: for EFS_EXPORT_NOTIFY */
+    void *args[EFS_EXPORT_ROUTED]; /* struct efsd_export_item */
 };
 
 /* A packet that did not fit into the client's socket. */
@@ -83,14 +82,13 @@ struct efsd_export_client {
     uint32_t tags;                   /* allocated elements of items */
     uint8_t *window_map;             /* bitmap by window number: the client has the window */
     uint32_t window_map_bytes;       /* allocated bytes of window_map */
+    uint8_t *late; /* a message that did not fit into its socket: nothing else is sent before it; NULL: none */
+    uint32_t late_bytes;
     struct efsd_queued_packet *queued, **queued_end;
     uint32_t queued_count;
     struct efsd_export_ask *ask; /* export thread; NULL: none yet */
-    bool keeps, kept;            /* it sent EFS_EXPORT_KEEP and got no EFS_EXPORT_ROOM yet; it ever sent one */
     bool heard, silent;          /* see export_short.c */
-    uint64_t room_bytes;         /* of the EFS_EXPORT_ROOM that did not fit into its socket */
     uint32_t observer;           /* export thread: id of the client as an observer of routing; 0: none */
-    uint32_t list_at;            /* export thread: next expert of the list; UINT32_MAX: no list in progress */
 };
 
 /* Any packet of a client. */
@@ -105,7 +103,9 @@ struct efsd_export {
     pthread_mutex_t lock; /* guards clients and their contents */
     struct efsd_export_client *clients;
     uint32_t client_count;
-    _Atomic uint32_t keepers;          /* clients that keep experts */
+    struct efsd_export_client *corked; /* its packets are collected in message; NULL: none */
+    uint32_t message_bytes;
+    uint8_t message[EFS_EXPORT_MESSAGE_BYTES];
     uint32_t pending, experts;         /* of all clients */
     uint32_t queued;                   /* packets, of all clients */
     uint32_t pending_max, experts_max; /* by the budget when a client connects */
@@ -141,10 +141,16 @@ bool efsd_export_client_has_window(const struct efsd_export_client *client, uint
 errint_t efsd_export_client_add_window(struct efsd_export_client *client, uint32_t window);
 /* Sends a packet without blocking, with a descriptor unless fd < 0. 0; -EAGAIN: the socket is full; other errors: the
  * client is treated as disconnected. */
-errint_t efsd_export_client_send(const struct efsd_export_client *client, const struct efs_export_head *packet, int fd);
+errint_t efsd_export_client_send(struct efsd_export_client *client, const struct efs_export_head *packet, int fd);
 /* The same for a packet whose first `bytes` bytes are at packet, and the rest at `rest`. */
-errint_t efsd_export_client_send_with(const struct efsd_export_client *client, const struct efs_export_head *packet,
+errint_t efsd_export_client_send_with(struct efsd_export_client *client, const struct efs_export_head *packet,
                                       uint32_t bytes, const uint8_t *rest, int fd);
+/* Export thread, without lock: from now on collects the packets of the client, to send them in one message; sends them.
+ * Not nested. */
+void efsd_export_client_cork(struct efsd_export_client *client);
+void efsd_export_client_uncork(struct efsd_export_client *client);
+/* Lock held. Sends the message that did not fit. 0; -EAGAIN: it still does not. */
+errint_t efsd_export_client_send_late(struct efsd_export_client *client);
 /* Whether the next packet has descriptors (SCM_RIGHTS). It must not be received: the calling thread would close them,
  * which may block. */
 bool efsd_export_client_sends_descriptors(const struct efsd_export_client *client);
@@ -164,19 +170,11 @@ void efsd_export_client_end(struct efsd_export_client *client);
 
 /* ---- export_short.c ---- */
 /* An efs_memory_short_fn; arg is a struct efsd_export. Takes the lock while the engine's lock is held. */
-void efsd_export_memory_short(void *arg, uint64_t bytes);
-/* Lock held. Sends EFS_EXPORT_ROOM if the client keeps experts. */
-void efsd_export_client_room(struct efsd_export_client *client, uint64_t bytes);
+void efsd_export_memory_short(void *arg);
 /* Lock held. A packet of the client was received, or its connection has ended. */
 void efsd_export_client_heard(struct efsd_export_client *client);
 /* Export thread, without lock: the timer has ended. */
 void efsd_export_timer_ended(struct efsd_export *export);
-
-/* ---- export_list.c: export thread, without lock ---- */
-/* Starts the list of experts that are kept full, from the first expert. */
-void efsd_export_list(struct efsd_export_client *client);
-/* Continues the list, until it is complete or the client's socket is full. */
-void efsd_export_list_continue(struct efsd_export_client *client);
 
 /* ---- export_answer.c ---- */
 /* An efs_arrived_fn. arg is a struct efsd_export_item. */

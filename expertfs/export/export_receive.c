@@ -43,7 +43,6 @@ static struct efsd_export_item *client_end(struct efsd_export_client *s)
         at = &(*at)->next;
     *at = s->next;
     s->export->client_count--;
-    s->export->keepers -= s->keeps;
     efsd_export_client_heard(s);
     epoll_ctl(s->export->epoll, EPOLL_CTL_DEL, s->fd, NULL);
     efsd_export_close(s->export, s->fd);
@@ -66,8 +65,7 @@ void efsd_export_client_end_request(struct efsd_export_client *s, errint_t error
 {
     struct efsd_export_ask *ask = s->ask;
     for (uint32_t i = 0; ask && i < ask->count; i++)
-        if (ask->args[i])
-            efsd_export_complete(ask->args[i], error, NULL, 0);
+        efsd_export_complete(ask->args[i], error, NULL, 0);
     if (ask)
         client_begin_request(s);
 }
@@ -131,18 +129,15 @@ static bool client_alloc_tags(struct efsd_export_client *s, const struct efs_exp
     s->ask->charge = efsd_export_charge_add(s, s->ask->charge, ask->head.count);
     for (; s->ask->charge && taken < ask->head.count; taken++) {
         uint32_t tag = ask->item[taken].tag;
-        pending[taken] = tag == EFS_EXPORT_NOTIFY ? NULL : client_alloc_tag(s, tag);
-        if (tag != EFS_EXPORT_NOTIFY && !pending[taken])
+        if (!(pending[taken] = client_alloc_tag(s, tag)))
             break;
     }
     bool good = taken == ask->head.count;
     while (!good && taken-- > 0) {
-        if (pending[taken]) {
-            s->items[pending[taken]->tag] = NULL;
-            efsd_export_item_free(pending[taken]);
-            s->pending--;
-            s->export->pending--;
-        }
+        s->items[pending[taken]->tag] = NULL;
+        efsd_export_item_free(pending[taken]);
+        s->pending--;
+        s->export->pending--;
     }
     pthread_mutex_unlock(&s->export->lock);
     return good;
@@ -153,7 +148,7 @@ static void client_remove_dropped(struct efsd_export_ask *ask)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < ask->count; i++) {
-        if (ask->args[i] && item_is_dropped(ask->args[i])) {
+        if (item_is_dropped(ask->args[i])) {
             efsd_export_complete(ask->args[i], -ECANCELED, NULL, 0);
             continue;
         }
@@ -172,7 +167,6 @@ static errint_t client_submit(struct efsd_export_client *s, struct efsd_export_a
     if (ask->count == 0)
         return 0;
     errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, ask->needs, ask->count, &err);
-    /* args: NULL for EFS_EXPORT_NOTIFY: the client holds the expert already and gets no answer */
     const struct efs_request_how how = {.form = (enum efs_form)ask->form,
                                         .arrived = efsd_export_complete,
                                         .args = ask->args,
@@ -233,11 +227,13 @@ static bool client_handle_request(struct efsd_export_client *s, const struct efs
     if (packet->form & EFS_EXPORT_MORE)
         return true;
     efsd_shrink_leased(s->export->daemon);
+    efsd_export_client_cork(s); /* experts in memory are answered at once */
     errint_t rc = client_may_request(s) ? client_submit(s, s->ask) : -EBUSY;
     if (rc < 0)
         efsd_export_client_end_request(s, rc);
     else
         client_begin_request(s);
+    efsd_export_client_uncork(s);
     return true;
 }
 
@@ -283,20 +279,6 @@ static void client_handle_oversize(struct efsd_export_client *s, const struct ef
         item->told_oversize = !item->oversize;
         efsd_export_client_report_oversize(s, item);
     }
-    pthread_mutex_unlock(&s->export->lock);
-}
-
-/* The client keeps experts that it does not use: reports the next shortage of memory, or the present one. */
-static void client_handle_keep(struct efsd_export_client *s)
-{
-    pthread_mutex_lock(&s->export->lock);
-    s->export->keepers += !s->keeps;
-    s->keeps = s->kept = true;
-    pthread_mutex_unlock(&s->export->lock);
-    uint64_t bytes = efs_memory_short(s->export->daemon->fs);
-    pthread_mutex_lock(&s->export->lock);
-    if (bytes)
-        efsd_export_client_room(s, bytes);
     pthread_mutex_unlock(&s->export->lock);
 }
 
@@ -347,14 +329,6 @@ static bool client_handle_packet(struct efsd_export_client *s, const union efsd_
     const struct efs_export_ask *ask = &packet->ask;
     if (bytes < sizeof(*head) || head->bytes != bytes || head->version != EFS_EXPORT_VERSION)
         return false;
-    if ((head->kind == EFS_EXPORT_LIST || head->kind == EFS_EXPORT_KEEP) && bytes == sizeof(*head) &&
-        head->count == 0) {
-        if (head->kind == EFS_EXPORT_LIST)
-            efsd_export_list(s);
-        else
-            client_handle_keep(s);
-        return true;
-    }
     if (head->kind == EFS_EXPORT_OBSERVE || head->kind == EFS_EXPORT_HINT)
         return client_handle_routing(s, &packet->routing, bytes);
     if (head->count > EFS_EXPORT_ITEMS || (head->kind == EFS_EXPORT_OVERSIZE && head->count == 0) ||

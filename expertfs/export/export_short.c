@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_short.c - see export_internal.h: memory is short while clients hold experts. Those that keep experts without
- * using them (EFS_EXPORT_KEEP) get EFS_EXPORT_ROOM and drop some. An expert cannot be taken from a client, which may be
- * reading it. So the client that holds memory wins, and the requests that wait for it are refused (-EDEADLK) when no
- * client has dropped an expert for WAIT_SECONDS: by the timer of the kernel (timerfd), as nothing else happens then.
+ * export_short.c - see export_internal.h: memory is short while clients hold experts. An expert cannot be taken from a
+ * client, which may be reading it. So the client that holds memory wins, and the requests that wait for it are refused
+ * (-EDEADLK) when no client has dropped an expert for WAIT_SECONDS: by the timer of the kernel (timerfd), as nothing
+ * else happens then. Clients of libexpertfs hold only what they use: dropped experts stay in memory of the mount.
  *
  * Clients that hold experts and have sent nothing in that time are *silent*: stopped, or deaf. Until one of them is
  * heard, requests wait for SILENT_SECONDS only.
@@ -30,28 +30,10 @@ static void short_arm(struct efsd_export *h)
         s->heard = false;
 }
 
-void efsd_export_client_room(struct efsd_export_client *s, uint64_t bytes)
-{
-    const struct efs_export_room packet = {.head = {sizeof(packet), EFS_EXPORT_VERSION, EFS_EXPORT_ROOM, 1},
-                                           .bytes = bytes};
-    if (!s->keeps)
-        return;
-    errint_t rc = efsd_export_client_send(s, &packet.head, -1);
-    s->room_bytes = rc == -EAGAIN ? bytes : 0;
-    if (rc == -EAGAIN) {
-        efsd_export_client_poll(s, true);
-        return;
-    }
-    s->keeps = false; /* after another error efsd_export_client_receive() ends the connection */
-    s->export->keepers--;
-}
-
-void efsd_export_memory_short(void *arg, uint64_t bytes)
+void efsd_export_memory_short(void *arg)
 {
     struct efsd_export *h = arg;
     pthread_mutex_lock(&h->lock);
-    for (struct efsd_export_client *s = h->clients; s && h->keepers; s = s->next)
-        efsd_export_client_room(s, bytes);
     if (h->clients && !h->armed)
         short_arm(h);
     pthread_mutex_unlock(&h->lock);
@@ -92,7 +74,7 @@ void efsd_export_timer_ended(struct efsd_export *h)
     h->armed = false;
     pthread_mutex_unlock(&h->lock);
     const uint32_t refused = progressed ? 0 : efs_requests_refuse(fs, item_is_old);
-    const bool is_short = efs_memory_short(fs) > 0;
+    const bool is_short = efs_memory_short(fs);
     pthread_mutex_lock(&h->lock);
     if (refused)
         short_mark_silent(h);

@@ -25,7 +25,7 @@ class FileInfo(ctypes.Structure):
 
 class ClientOptions(ctypes.Structure):
     """struct efs_client_options."""
-    _fields_ = [("keep_bytes", c_uint64), ("workers", c_uint), ("budget_bytes", c_uint64),
+    _fields_ = [("workers", c_uint), ("budget_bytes", c_uint64),
                 ("reserved_bytes", c_uint64), ("coded_only", c_bool), ("no_state", c_bool), ("warm", c_bool),
                 ("prefetch", c_char_p), ("log", c_void_p), ("log_arg", c_void_p)]
 
@@ -69,7 +69,7 @@ def load(path):
 
 def opened(library, path, budget_bytes=256 << 20):
     """A client of a store or of a mount."""
-    options, error, client = ClientOptions(budget_bytes=budget_bytes, keep_bytes=1 << 20), Error(), c_void_p()
+    options, error, client = ClientOptions(budget_bytes=budget_bytes), Error(), c_void_p()
     if library.efs_client_open(path.encode(), byref(options), byref(client), byref(error)) < 0:
         raise OSError(error.text.decode())
     return client

@@ -121,14 +121,10 @@ static void hand_out(const char *directory, int fd, const struct efs_export_ask 
 static bool serve(const char *directory, int fd)
 {
     static struct efs_export_ask ask;
-    const struct efs_export_kept none = {
-        .head = {offsetof(struct efs_export_kept, expert), EFS_EXPORT_VERSION, EFS_EXPORT_KEPT, 0}, .last = 1};
     if (recv(fd, &ask, sizeof(ask), 0) <= 0)
         return false;
-    if (ask.head.kind == EFS_EXPORT_LIST)
-        fake_daemon_send(fd, &none, none.head.bytes, -1);
     for (uint32_t i = 0; i < ask.head.count; i++)
-        if (ask.head.kind == EFS_EXPORT_ASK && ask.item[i].tag != EFS_EXPORT_NOTIFY)
+        if (ask.head.kind == EFS_EXPORT_ASK)
             hand_out(directory, fd, &ask, ask.item[i].expert, ask.item[i].tag);
         else if (ask.head.kind == EFS_EXPORT_CANCEL)
             answer(fd, EFS_EXPORT_ANSWER, ask.item[i].tag, -ECANCELED, 0, -1);

@@ -13,11 +13,10 @@ library = api.load(library_path)
 class Client:
     """originals: {name: bytes} of the tensors of all experts."""
 
-    def __init__(self, mount, originals, keep_bytes=0):
+    def __init__(self, mount, originals):
         self.originals, self.handle, error = originals, ctypes.c_void_p(), api.Error()
-        options = api.ClientOptions(keep_bytes=keep_bytes)
         path = getattr(mount, "path", mount)  # or a store
-        rc = library.efs_client_open(path.encode(), ctypes.byref(options), ctypes.byref(self.handle), ctypes.byref(error))
+        rc = library.efs_client_open(path.encode(), None, ctypes.byref(self.handle), ctypes.byref(error))
         if rc:
             raise OSError(-rc, error.text.decode())
 
@@ -55,15 +54,14 @@ class Client:
         library.efs_client_close(self.handle)
 
 
-def request_maker(mount, originals, layers, experts, keeps):
+def request_maker(mount, originals, layers, experts):
     """Returns a function for the readers of reader_processes.py: a client that requests some experts of a layer each
-    time it is called. keeps: one of these is its keep_bytes. A failed expert is an OSError, wrong bytes are
-    reader_processes.WrongBytes."""
+    time it is called. A failed expert is an OSError, wrong bytes are reader_processes.WrongBytes."""
     clients = []
 
     def client(generator):
         if not clients:
-            clients.append(Client(mount, originals, keep_bytes=generator.choice(keeps)))
+            clients.append(Client(mount, originals))
         for problem in clients[0].ask(generator.randrange(layers), generator.sample(range(experts), generator.choice((1, 2, 3, 4)))):
             if isinstance(problem, tuple):
                 raise OSError(-problem[2], "an expert")

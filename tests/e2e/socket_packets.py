@@ -6,14 +6,14 @@ import os
 import socket
 import struct
 
-ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, KEEP, ROOM = range(1, 16)
-NOTIFY, WITH_LAYOUT, MORE = 0xFFFFFFFF, 1 << 31, 1 << 31
+ASK, DROP, UNMAPPED, ANSWER, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL = 1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13
+WITH_LAYOUT, MORE = 1 << 31, 1 << 31
 FULL, AS_CODED, ANY = range(3)  # forms
-VERSION = 10
+VERSION = 11
 
 
 def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None, form=FULL):
-    body = b"" if kind in (LIST, KEEP) else struct.pack("<2I32s", layer, form, stack) + b"".join(struct.pack("<3I", *item) for item in items)
+    body = struct.pack("<2I32s", layer, form, stack) + b"".join(struct.pack("<3I", *item) for item in items)
     return struct.pack("<4I", 16 + len(body) if length is None else length, version, kind,
                        len(items) if count is None else count) + body
 
@@ -35,6 +35,7 @@ class Client:
     def __init__(self, mount, address=None):
         self.windows, self.fds, self.oversize = {}, {}, set()  # oversize: the tags for which it was reported
         self.once = set()  # windows that are to be unmapped when they are dropped
+        self.rest = b""  # packets of the last message
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(30)
         self.socket.connect(address or address_of(mount))
@@ -47,9 +48,19 @@ class Client:
                 os.close(self.fds.pop(window))
         self.socket.send(packet(kind, *args, **more))
 
+    def receive(self):
+        """A packet, and the control messages that came with it; b"": disconnected."""
+        data, ancillary = self.rest, []
+        if not data:
+            data, ancillary, _, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(4))
+        length = struct.unpack("<I", data[:4])[0] if data else 0
+        assert length == len(data) or length % 8 == 0
+        self.rest = data[length:]
+        return data[:length], ancillary
+
     def answer(self):
         """(tag, error, window, bytes of the file); None: disconnected."""
-        data, ancillary, _, _ = self.socket.recvmsg(4096, socket.CMSG_SPACE(4))
+        data, ancillary = self.receive()
         if not data:
             return None
         if struct.unpack("<4I", data[:16])[2] in (OVERSIZE, FITS):
@@ -66,7 +77,7 @@ class Client:
         error both are None. None: disconnected, or with `oversize` that the rest comes after drops."""
         body = {}
         while True:
-            data, ancillary, _, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(4))
+            data, ancillary = self.receive()
             if not data:
                 return None
             length, version, kind, count = struct.unpack("<4I", data[:16])
@@ -109,25 +120,6 @@ class Client:
             found.append(tensor)
         assert sum(counts) == shards and next(rows, None) is None
         return found, layout[32:32 + header_bytes]
-
-    def kept(self):
-        """The experts that the mount keeps full: {(stack, layer, expert)}, and their bytes."""
-        self.send(LIST, [])
-        found, total = set(), 0
-        while True:
-            data = self.socket.recv(4096)
-            length, version, kind, count, layer, last, raw, stack = struct.unpack("<4I2IQ32s", data[:64])
-            assert (length, version, kind) == (len(data), VERSION, KEPT) and len(data) == 64 + 4 * count
-            total += raw
-            found |= {(stack.rstrip(b"\0").decode(), layer, expert) for expert in struct.unpack(f"<{count}I", data[64:])}
-            if last:
-                return found, total
-
-    def room(self):
-        """The bytes of a packet ROOM."""
-        length, version, kind, count, size = struct.unpack("<4IQ", self.socket.recv(4096))
-        assert (length, version, kind, count) == (24, VERSION, ROOM, 1)
-        return size
 
     def disconnected(self):
         """Whether the connection is closed before another packet arrives."""

@@ -31,7 +31,7 @@ def opens(mount):
 print("-- what it hands out")
 for options in ("budget=128M", "budget=128M,nopassthrough,direct_io=on", "budget=128M,nopassthrough,direct_io=off"):
     mount = Mount(store, options)
-    client = Client(mount, keep_bytes=0)
+    client = Client(mount)
     bad = sum((client.ask(layer, list(range(8))) for layer in (0, 1, 2, 1)), [])
     check(f"{options}: every expert, layer by layer", not bad, bad)
     check("an expert that is not there", client.ask(1, [3, 8]) and client.ask(7, [0]))
@@ -42,42 +42,16 @@ for options in ("budget=128M", "budget=128M,nopassthrough,direct_io=on", "budget
     check("nothing is leased when it is closed", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
     mount.unmount(options)
 
-print("-- what it keeps")
-mount = Mount(store, "budget=128M,plan=C=50")
-client = Client(mount, keep_bytes=5 * EXPERT_BYTES)
-check("a request", not client.ask(1, [0, 1, 2, 3]))
-before, counted = opens(mount), requests(mount)
-for _ in range(48):  # uses are reported for 16 requests at once
-    client.ask(1, [0, 1, 2, 3], look=False)
-check("the same again needs no open", opens(mount) == before, opens(mount) - before)
-check("and the mount hears of each", wait_until(lambda: requests(mount) == counted + 192), requests(mount) - counted)
-check("they stay leased", wait_until(lambda: mount.count("leased_experts") == 4))
-check("others push them out", not client.ask(2, list(range(8))))
-check("within its bytes", wait_until(lambda: mount.count("leased_experts") <= 5), mount.count("leased_experts"))
-
-
-def handed_out(experts):
-    """The number of these experts, requested one by one, that came from the mount and not from the kept ones."""
-    before = mount.count("fuse_handouts")
-    wrong = sum((client.ask(2, [expert]) for expert in experts), [])
-    return mount.count("fuse_handouts") - before if not wrong else wrong
-
-
-# after a slow answer the client keeps less for a while: wait until it keeps them again
-check("the last five are kept", wait_until(lambda: handed_out(range(8)) and handed_out(range(3, 8)) == 0))
-client.close()
-mount.unmount("keeping")
-
-print("-- keeping gives way")
+print("-- little memory")
 floor = Mount(store, "budget=64M")
 fixed = floor.count("fixed_bytes")
 floor.unmount()
 mount = Mount(store, f"budget={fixed + (32 << 20) + 6 * EXPERT_BYTES}")
-client = Client(mount, keep_bytes=1 << 30)
+client = Client(mount)
 bad = sum((client.ask(layer, [first, first + 1, first + 2]) for first in (0, 3, 5) for layer in (0, 1, 2)), [])
 check("more than the budget holds, one after the other", not bad, bad)
 client.close()
-mount.unmount("keeping")
+mount.unmount("little memory")
 
 print("-- no descriptor for a while")
 mount = Mount(store, "budget=128M")
@@ -114,12 +88,12 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 print("-- more experts than a packet has")
 mount = Mount(many_store, "budget=256M")
-client = library_client.Client(mount, originals=experts_of(many), keep_bytes=1 << 30)
+client = library_client.Client(mount, originals=experts_of(many))
 check("128 experts of a layer", not client.ask(3, list(range(128))))
 counted = requests(mount)
 check("the same again", not client.ask(3, list(range(128))))
 client.close()
-check("the mount hears of each", wait_until(lambda: requests(mount) == counted + 128), requests(mount) - counted)
+check("each is counted once", wait_until(lambda: requests(mount) == counted + 128), requests(mount) - counted)
 mount.unmount("128 experts")
 
 print("-- opens find what was brought")
@@ -143,7 +117,7 @@ print("-- killed clients")
 
 def asks_on_and_on(path, ready):
     """Runs in another process: waits for about half of the experts that it requests."""
-    client, generator = Client(path, keep_bytes=1 << 30), random.Random()
+    client, generator = Client(path), random.Random()
     ready.set()
     while True:
         try:
@@ -194,10 +168,9 @@ for what, options in (("SIGTERM", "budget=128M"), ("SIGTERM, little room", f"bud
     mount.stop(what)
     kill(clients)
 mount = Mount(store, "budget=128M")
-client = Client(mount, keep_bytes=1 << 30)
+client = Client(mount)
 check("a client asks", not client.ask(0, [1, 2]))
 mount.stop("with a client that has experts mapped")
-check("what it has mapped is there", not client.ask(0, [1, 2]))
-check("for all else there is an error", client.ask(1, [1]))
+check("new requests fail", client.ask(0, [1, 2]))
 client.close()
 done()

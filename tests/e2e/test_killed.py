@@ -36,7 +36,7 @@ def dead(mount):
 def serving(generator, options):
     """Kills the daemon while it serves; returns the problems."""
     mount = Mount(store, options, name="killed")
-    readers, stop = reader_processes.start(mount, want, READERS, generator.randrange(1 << 20), folder, dying=True, asks=[request_maker(mount, originals, 3, 8, (0, 1 << 20)) for _ in range(2)])
+    readers, stop = reader_processes.start(mount, want, READERS, generator.randrange(1 << 20), folder, dying=True, asks=[request_maker(mount, originals, 3, 8) for _ in range(2)])
     time.sleep(generator.uniform(0, 1.0))
     died = mount.kill("killed while it serves")
     stop.set()

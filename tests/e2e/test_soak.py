@@ -67,7 +67,7 @@ def soak(number, seconds):
     print(f"-- {options}, {seconds:.0f} s")
     wait_until(lambda: quiet(mount))
     plain_files = open_files(pid) - len(memory_files(pid, "fd"))
-    asks = [telling(mount)] + [request_maker(mount, originals, LAYERS, EXPERTS, (0, 4 << 20, (1 << 64) - 1)) for _ in range(4)]
+    asks = [telling(mount)] + [request_maker(mount, originals, LAYERS, EXPERTS) for _ in range(4)]
     readers, stop = reader_processes.start(mount, want, READERS, SEED + number, folder, asks=asks)
     tuner = Tuner(mount, mib << 20, LAYERS, len(readers), SEED + number)
     sampling, pipe = reader_processes.fork.Event(), reader_processes.fork.Pipe(False)

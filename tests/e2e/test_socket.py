@@ -2,7 +2,7 @@
 """The socket that passes experts without files: its packets by hand, valid and invalid, and the state left by clients
 that die, mounts that end, and readers that open the same experts as files."""
 from e2e import *
-from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, KEEP, LIST, NOTIFY, MORE, OVERSIZE, ROOM, UNMAPPED, WITH_LAYOUT, Client, address_of, packet
+from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, MORE, OVERSIZE, UNMAPPED, WITH_LAYOUT, Client, address_of, packet
 
 need_fuse()
 model, store = shared()
@@ -41,7 +41,7 @@ need_passthrough(mount)
 
 print("-- asks and answers")
 one = Socket(mount)
-one.send(ASK, [(n, 1, 100 + n) for n in range(4)] + [(5, 2, NOTIFY)])
+one.send(ASK, [(n, 1, 100 + n) for n in range(4)])
 answers = sorted(one.answer() for _ in range(4))
 check("an answer for each tag", [a[:2] for a in answers] == [(100 + n, 0) for n in range(4)], answers)
 check("the files, byte for byte", all(one.file(a) == files[0, a[0] - 100] for a in answers))
@@ -62,27 +62,7 @@ one.windows.pop(again[2]).close()
 one.send(ASK, [(1, 1, 8)])
 check("a window that was forgotten comes again", one.file(one.answer()) == files[0, 1])
 
-print("-- what is kept full")
-os.setxattr(mount.path, "user.expertfs.plan", b"F=60,C=40")
-for name in ("L01/E002", "L01/E005", "L02/E007"):
-    os.setxattr(mount / f"experts/{name}.safetensors", "user.expertfs.pin", b"F")
-    open(mount / f"experts/{name}.safetensors", "rb").close()
-
-
-def kept():
-    full = {name: int(row["raw_bytes"]) for name, row in mount.table("experts").items() if row["kept"] == "F"}
-    return {("", int(name[1:3]), int(name[5:])) for name in full}, sum(full.values())
-
-
-check("the list is that of experts", wait_until(lambda: one.kept() == kept() and len(kept()[0]) >= 3), (one.kept(), kept()))
-one.send(DROP, [(0, 0, tag) for tag in (7, 8)])  # a leased expert stays where it is under any plan
-check("nothing is held", wait_until(lambda: mount.count("leased_experts") == 0), mount.count("leased_experts"))
-os.setxattr(mount.path, "user.expertfs.plan", b"C=100")
-for name in ("L01/E002", "L01/E005", "L02/E007"):
-    os.removexattr(mount / f"experts/{name}.safetensors", "user.expertfs.pin")
-check("an empty one, too", wait_until(lambda: one.kept() == (set(), 0)), one.kept())
-os.removexattr(mount.path, "user.expertfs.plan")
-
+one.send(DROP, [(0, 0, tag) for tag in (7, 8)])
 print("-- wrong ones")
 wrong = {
     "another version": packet(ASK, [(1, 1, 1)], version=1), "an unknown kind": packet(9, [(1, 1, 1)]),
@@ -90,10 +70,10 @@ wrong = {
     "too many items": packet(ASK, [(1, 1, 1)] * 64, count=65), "no item": packet(ASK, []), "nothing": b"\0",
     "half a head": packet(ASK, [])[:20], "a stack without end": packet(ASK, [(1, 1, 1)], stack=b"x" * 32),
     "a tag twice": packet(ASK, [(1, 1, 1), (2, 1, 1)]), "a tag out of range": packet(ASK, [(1, 1, 16384)]),
-    "another length than said": packet(ASK, [(1, 1, 1)], length=63), "a list of something": packet(LIST, [], count=1),
+    "another length than said": packet(ASK, [(1, 1, 1)], length=63),
     "a kind of the mount's": packet(5, [(1, 1, 1)]), "a long packet": packet(ASK, [(1, 1, 1)] * 200, count=64),
     "another kind of the mount's": packet(10, [(1, 1, 1)]), "a third one": packet(OVERSIZE, []), "a fourth one": packet(FITS, [(1, 1, 1)]),
-    "a fifth one": packet(ROOM, []), "keeping something": packet(KEEP, [], count=1), "cancelling a tag out of range": packet(CANCEL, [(0, 0, 16384)]),
+    "a kind of earlier versions": packet(4, []), "cancelling a tag out of range": packet(CANCEL, [(0, 0, 16384)]),
     "a form that there is not": packet(ASK, [(1, 1, 1)], form=3),
     "a tag twice, with and without layout": packet(ASK, [(1, 1, 1), (2, 1, 1 | WITH_LAYOUT)], form=AS_CODED),
     "a tag with layout, out of range": packet(ASK, [(1, 1, 16384 | WITH_LAYOUT)], form=AS_CODED),
@@ -143,7 +123,9 @@ address = address_of(mount)
 mount.suspend()  # all connect before the mount accepts one
 others = [Socket(mount, address) for _ in range(100)]
 mount.resume()
-check("all of 100 that connect at once are served", all(other.kept() is not None for other in others))
+for other in others:
+    other.send(ASK, [(99, 1, 1)])
+check("all of 100 that connect at once are served", all(other.answer()[:2] == (1, -errno.EINVAL) for other in others))
 others += [Socket(mount) for _ in range(40)]
 check("those above 128 are cut off", others[-1].disconnected())
 for other in others:

@@ -3,7 +3,7 @@
 is, and requests of other clients that wait for that memory are refused after half a minute. Without packets of it they
 are refused at once afterwards; when it ends, or drops experts, they are served again."""
 from e2e import *
-from socket_packets import AS_CODED, ASK, DROP, FULL, KEEP, WITH_LAYOUT, Client
+from socket_packets import AS_CODED, ASK, DROP, FULL, WITH_LAYOUT, Client
 
 sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
 import ctypes_client as api
@@ -54,7 +54,7 @@ def library_asks(layer):
     return came
 
 
-print("-- one that keeps experts, and is stopped")
+print("-- one that holds experts, and is stopped")
 out, into = os.pipe()
 pid = os.fork()
 if pid == 0:
@@ -62,7 +62,6 @@ if pid == 0:
     ask(deaf, 0, 0, HELD, WITH_LAYOUT)
     held = [deaf.coded() for _ in range(HELD)]
     before = {tag: deaf.chunks(layout, places) for tag, _, layout, places in held}
-    deaf.send(KEEP, [])
     os.write(into, b"held")
     signal.raise_signal(signal.SIGSTOP)
     same = before == {tag: deaf.chunks(layout, places) for tag, _, layout, places in held}
@@ -91,6 +90,25 @@ check("then all are served", (ask(two, 1, 50, ASKED), answers(two, ASKED))[1] ==
 two.send(DROP, [(0, 0, 50 + n) for n in range(ASKED)])
 os.waitpid(pid, 0)
 check("nothing is held", mount.wait_idle(), mount.stat())
+
+print("-- one of the library that has dropped what it used, and is stopped")
+pid = os.fork()
+if pid == 0:
+    client, request, needs = ctypes.c_void_p(), ctypes.c_void_p(), (api.Need * ASKED)(*((n, 1) for n in range(ASKED)))
+    assert library.efs_client_open(mount.path.encode(), None, ctypes.byref(client), None) == 0
+    assert library.efs_client_begin(client, b"", 0, needs, ASKED, api.FORM_CODED, ctypes.byref(request), None) == 0
+    assert library.efs_client_wait(request) == 0
+    library.efs_client_release(request)
+    signal.raise_signal(signal.SIGSTOP)
+    os._exit(0)
+os.waitpid(pid, os.WUNTRACED)
+refusals = mount.log_text().count("were refused")
+check("it holds nothing", mount.wait_idle(), mount.stat())
+check("another client gets the memory at once", (ask(two, 1, 10, ASKED), answers(two, ASKED))[1] == served(10, ASKED) and
+      mount.log_text().count("were refused") == refusals)
+two.send(DROP, [(0, 0, 10 + n) for n in range(ASKED)])
+os.kill(pid, signal.SIGCONT)
+os.waitpid(pid, 0)
 
 print("-- one that answers nothing and ends")
 deaf = Client(mount)

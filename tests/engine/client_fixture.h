@@ -33,10 +33,9 @@ static inline int teardown(void **state)
     return 0;
 }
 
-static inline struct efs_client *open_client(const char *path, uint64_t keep_bytes)
+static inline struct efs_client *open_client(const char *path)
 {
-    const struct efs_client_options options = {
-        .keep_bytes = keep_bytes, .budget_bytes = 128 * MIB, .workers = 2, .no_state = true};
+    const struct efs_client_options options = {.budget_bytes = 128 * MIB, .workers = 2, .no_state = true};
     return fixture_client(path, &options);
 }
 

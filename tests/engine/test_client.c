@@ -2,7 +2,7 @@
 /*
  * The client runtime; the same tests run on a store in this process and on a mount. The mount is a directory whose
  * files another process hands out, so that FUSE is not needed; tests/e2e/test_client.py uses a real one. Malformed
- * experts are refused, many threads share them, and kept ones stay within their limit of bytes.
+ * experts are refused, and many threads share a client.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -64,10 +64,9 @@ static void refused(struct efs_client *client)
 TEST(test_store_and_mount)
 {
     unsigned fds = fixture_open_fds();
-    const char *const paths[] = {model.store, model.source, mount.directory, mount.directory, mount.directory};
-    const uint64_t keep[] = {0, 0, 0, 64 * MIB, 300000};
-    for (unsigned i = 0; i < 5; i++) {
-        struct efs_client *client = open_client(paths[i], keep[i]);
+    const char *const paths[] = {model.store, model.source, mount.directory};
+    for (unsigned i = 0; i < 3; i++) {
+        struct efs_client *client = open_client(paths[i]);
         assert_int_equal(efs_client_fs(client) != NULL, i < 2); /* a packed store, the same checkpoint in place */
         check_all_requests(client);
         refused(client);
@@ -122,7 +121,7 @@ TEST(test_coded)
 {
     const char *const paths[] = {model.store, mount.directory};
     for (unsigned i = 0; i < 2; i++) {
-        struct efs_client *client = open_client(paths[i], 0);
+        struct efs_client *client = open_client(paths[i]);
         const struct efs_tensor *tensors;
         uint32_t count;
         for (unsigned round = 0; round < 2; round++) { /* with the layout, and by the known one */
@@ -135,39 +134,6 @@ TEST(test_coded)
         }
         efs_client_close(client);
     }
-}
-
-/* Files of experts that this process maps. */
-static unsigned mapped_files(void)
-{
-    char line[1000];
-    unsigned count = 0;
-    FILE *maps = fopen("/proc/self/maps", "re");
-    assert_non_null(maps);
-    while (fgets(line, sizeof(line), maps))
-        count += strstr(line, "/mnt/experts/") != NULL;
-    fclose(maps);
-    return count;
-}
-
-/* Kept experts stay within keep_bytes; the least recently used ones are dropped first. */
-TEST(test_keep_bytes)
-{
-    unsigned fds = fixture_open_fds();
-    struct efs_client *client = open_client(mount.directory, 2 * mount.file_bytes[0] + mount.file_bytes[0] / 2);
-    uint32_t index;
-    errint_t status;
-    for (uint32_t e = 0; e < 5; e++)
-        efs_client_release(fixture_request_one(client, 0, e, EFS_FORM_FULL));
-    assert_int_equal(mapped_files(), 2);
-    const struct efs_need last[] = {{3, 1}, {4, 1}};
-    struct efs_client_request *r = fixture_request(client, 0, last, 2, EFS_FORM_FULL);
-    assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
-    assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
-    efs_client_release(r);
-    efs_client_close(client);
-    assert_int_equal(mapped_files(), 0);
-    assert_int_equal(fixture_open_fds(), fds);
 }
 
 /* ---- malformed files ---- */
@@ -223,7 +189,7 @@ TEST(test_malformed_headers)
         "{",
         "{}",
     };
-    struct efs_client *client = open_client(mount.directory, 64 * MIB);
+    struct efs_client *client = open_client(mount.directory);
     struct efs_client_request *r;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         with_header(bad[i], 8);
@@ -250,7 +216,7 @@ TEST(test_missing_file)
     char path[500], aside[520];
     snprintf(path, sizeof(path), "%s/experts/L01/E001.safetensors", mount.directory);
     snprintf(aside, sizeof(aside), "%s.aside", path);
-    struct efs_client *client = open_client(mount.directory, 0);
+    struct efs_client *client = open_client(mount.directory);
     efs_client_release(
         fixture_request_one(client, 1, 1, EFS_FORM_FULL)); /* the client keeps what it knows of the expert */
     assert_int_equal(rename(path, aside), 0);
@@ -301,10 +267,9 @@ static bool readable(int fd, int timeout_ms)
 TEST(test_event_loop)
 {
     unsigned fds = fixture_open_fds();
-    const char *const paths[] = {model.store, mount.directory, mount.directory};
-    const uint64_t keep[] = {0, 0, 64 * MIB};
-    for (unsigned i = 0; i < 3; i++) {
-        struct efs_client *client = open_client(paths[i], keep[i]);
+    const char *const paths[] = {model.store, mount.directory};
+    for (unsigned i = 0; i < 2; i++) {
+        struct efs_client *client = open_client(paths[i]);
         for (uint32_t round = 0; round < 6; round++) {
             const struct efs_need needs[] = {
                 {round % EXPERTS, 1}, {(round + 2) % EXPERTS, 1}, {(round + 5) % EXPERTS, 1}};
@@ -362,7 +327,7 @@ TEST(test_dtype_metadata)
         {"BF16 [36]", EFS_DTYPE_U8, 1, {72, 0}},
         {"", EFS_DTYPE_U8, 1, {72, 0}},
     };
-    struct efs_client *client = open_client(mount.directory, 0);
+    struct efs_client *client = open_client(mount.directory);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct efs_client_request *r;
         const struct efs_tensor *t;
@@ -388,11 +353,10 @@ TEST(test_dtype_metadata)
 
 TEST(test_threads)
 {
-    const char *const paths[] = {model.store, mount.directory, mount.directory};
-    const uint64_t keep[] = {0, 0, 400000};
-    for (unsigned i = 0; i < 3; i++) {
+    const char *const paths[] = {model.store, mount.directory};
+    for (unsigned i = 0; i < 2; i++) {
         pthread_t threads[6];
-        shared = open_client(paths[i], keep[i]);
+        shared = open_client(paths[i]);
         for (uintptr_t t = 0; t < 6; t++)
             assert_int_equal(pthread_create(&threads[t], NULL, request_thread, (void *)(t + 1)), 0);
         for (unsigned t = 0; t < 6; t++)
@@ -423,9 +387,9 @@ static bool program_can_open(void)
 
 /* In a forked process: hold all experts at once, release them, then request each again. 0, or the line of the failed
  * check. */
-static int hold_all(const char *path, uint64_t keep_bytes)
+static int hold_all(const char *path)
 {
-    struct efs_client *client = open_client(path, keep_bytes);
+    struct efs_client *client = open_client(path);
     struct efs_client_request *held[ALL];
     for (uint32_t e = 0; e < 2 * ALL; e++) {
         const struct efs_need need = {e % EXPERTS, 1};
@@ -448,14 +412,14 @@ static int hold_all(const char *path, uint64_t keep_bytes)
     return 0;
 }
 
-static void hold_all_within(int what, rlim_t most, const char *path, uint64_t keep_bytes)
+static void hold_all_within(int what, rlim_t most, const char *path)
 {
     pid_t child = fork();
     if (child == 0) {
         alarm(60);
         close_range(3, ~0u, 0);
         limit_to(what, most);
-        int line = hold_all(path, keep_bytes);
+        int line = hold_all(path);
         if (line)
             print_error("in the child: line %d\n", line);
         _exit(line != 0);
@@ -466,15 +430,14 @@ static void hold_all_within(int what, rlim_t most, const char *path, uint64_t ke
 /* Experts take no descriptors. */
 TEST(test_few_descriptors)
 {
-    hold_all_within(RLIMIT_NOFILE, 24, model.store, 0);
-    hold_all_within(RLIMIT_NOFILE, 16, mount.directory, 0);
-    hold_all_within(RLIMIT_NOFILE, 16, mount.directory, 64 * MIB);
+    hold_all_within(RLIMIT_NOFILE, 24, model.store);
+    hold_all_within(RLIMIT_NOFILE, 16, mount.directory);
 }
 
 /* Memory files must not exceed RLIMIT_FSIZE, or SIGXFSZ ends the program. */
 TEST(test_short_files)
 {
-    hold_all_within(RLIMIT_FSIZE, 4096, model.store, 0);
+    hold_all_within(RLIMIT_FSIZE, 4096, model.store);
 }
 
 TEST_MAIN(setup, teardown)

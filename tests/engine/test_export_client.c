@@ -36,7 +36,6 @@ enum manner {
     OTHER_VERSION,
     OTHER_LENGTH,
     OTHER_KIND,
-    UNASKED_LIST,
     UNKNOWN_TAG,
     NO_DESCRIPTOR, /* new windows come without one */
     LONG_FILE,     /* longer than its window */
@@ -59,9 +58,7 @@ struct end {
     enum manner manner;
     uint32_t window_base; /* number of windows[0] */
     struct window windows[WINDOWS];
-    _Atomic uint32_t kept;                                  /* bit mask: experts of layer 1 that are kept full */
     _Atomic uint32_t handed, wrong, connections, forgotten; /* wrong: protocol violations by the client */
-    uint32_t told[TAGS], told_count; /* layers of notifications about experts that the client already had */
 };
 
 static void reply(const struct end *s, int fd, struct efs_export_answer answer, int with)
@@ -106,22 +103,6 @@ static void release_pages(struct end *s, uint32_t tag)
         }
 }
 
-/* Sends the list of full experts: one packet for each, then an empty last one. */
-static void reply_list(const struct end *s, int fd)
-{
-    struct efs_export_kept packet = {.layer = 1, .raw_bytes = 8 * mount.file_bytes[0]};
-    for (uint32_t e = 0; e <= EXPERTS; e++) {
-        if (e < EXPERTS && !(s->kept >> e & 1))
-            continue;
-        packet.last = e == EXPERTS;
-        packet.expert[0] = e;
-        packet.head =
-            (struct efs_export_head){(uint32_t)offsetof(struct efs_export_kept, expert) + (packet.last ? 0 : 4),
-                                     EFS_EXPORT_VERSION, EFS_EXPORT_KEPT, !packet.last};
-        send(fd, &packet, packet.head.bytes, MSG_NOSIGNAL);
-    }
-}
-
 /* Serves a connection until the client hangs up or the manner requires to. */
 static void serve_one(struct end *s, int fd)
 {
@@ -130,10 +111,6 @@ static void serve_one(struct end *s, int fd)
     ssize_t n;
     while ((n = recv(fd, &ask, sizeof(ask), 0)) > 0) {
         s->wrong += ask.head.version != EFS_EXPORT_VERSION || ask.head.bytes != (size_t)n;
-        if (ask.head.kind == EFS_EXPORT_LIST || s->manner == UNASKED_LIST)
-            reply_list(s, fd);
-        if (ask.head.kind == EFS_EXPORT_LIST || ask.head.kind == EFS_EXPORT_KEEP)
-            continue;
         s->wrong += ask.head.count > EFS_EXPORT_ITEMS ||
                     (size_t)n != offsetof(struct efs_export_ask, item) + ask.head.count * sizeof(ask.item[0]);
         if (ask.head.kind == EFS_EXPORT_ASK && s->manner == HANGS_UP)
@@ -147,15 +124,8 @@ static void serve_one(struct end *s, int fd)
                     s->windows[ask.item[i].tag - s->window_base].told = false;
             continue;
         }
-        bool told = ask.head.kind == EFS_EXPORT_ASK && ask.head.count > 0;
-        for (uint32_t i = 0; i < ask.head.count; i++)
-            told = told && ask.item[i].tag == EFS_EXPORT_NOTIFY && ask.item[i].tokens == i + 1;
-        if (told && s->told_count < TAGS)
-            s->told[s->told_count++] = ask.layer;
         for (uint32_t i = 0; i < ask.head.count && s->wrong == 0; i++) {
             uint32_t tag = ask.item[i].tag;
-            if (ask.head.kind == EFS_EXPORT_ASK && tag == EFS_EXPORT_NOTIFY)
-                continue;
             bool cancel = ask.head.kind == EFS_EXPORT_CANCEL;
             s->wrong += tag >= TAGS || (!cancel && used[tag] != (ask.head.kind == EFS_EXPORT_DROP));
             if (s->wrong)
@@ -219,10 +189,9 @@ static void end_end(struct end *s)
 
 /* ---- clients ------------------------------------------------------------------------------------------------ */
 
-static struct efs_client *open_client(uint64_t keep_bytes)
+static struct efs_client *open_client(void)
 {
-    const struct efs_client_options options = {.keep_bytes = keep_bytes};
-    return fixture_client(mount.directory, &options);
+    return fixture_client(mount.directory, NULL);
 }
 
 static _Atomic unsigned wrong_bytes; /* experts with wrong bytes */
@@ -265,7 +234,7 @@ static void check_manner(enum manner manner, bool good)
 {
     struct end s;
     begin_end(&s, manner);
-    struct efs_client *client = open_client(0);
+    struct efs_client *client = open_client();
     for (uint32_t round = 0; round < 40; round++) {
         assert_true(ask(client, round % LAYERS, round, 1 + round % EXPERTS, true) || !good);
         bool some = ask(client, round % LAYERS, round + 1, 1 + round % 3, round % 5 != 0); /* some without a wait */
@@ -290,60 +259,12 @@ TEST(test_bad)
         check_manner(manner, false);
 }
 
-/* The client does not request kept experts again, and notifies the mount of each use, in order and up to the last. */
-TEST(test_kept)
-{
-    struct end s;
-    begin_end(&s, GOOD);
-    struct efs_client *client = open_client(UINT64_C(1) << 30);
-    assert_true(ask(client, 0, 0, EXPERTS, true));
-    assert_true(ask(client, 1, 0, EXPERTS, true));
-    assert_int_equal(s.handed, 2 * EXPERTS);
-    for (uint32_t round = 0; round < 10; round++)
-        assert_true(ask(client, round % LAYERS, round, EXPERTS, true));
-    assert_int_equal(s.handed, 2 * EXPERTS);
-    efs_client_close(client);
-    end_end(&s);
-    assert_int_equal(s.wrong, 0);
-    assert_int_equal(s.told_count, 10);
-    for (uint32_t round = 0; round < 10; round++)
-        assert_int_equal(s.told[round], round % LAYERS);
-}
-
-/* With EFS_KEEP_AUTO a client keeps those experts that the mount lists as full: here 1 and 3 of layer 1. */
-TEST(test_kept_full)
-{
-    struct end s;
-    begin_end(&s, GOOD);
-    s.kept = 1u << 1 | 1u << 3;
-    struct efs_client *client = open_client(EFS_KEEP_AUTO);
-    bool both = false;
-    for (unsigned round = 0; round < 500 && !both; round++) { /* the client updates the list periodically */
-        uint32_t before = s.handed;
-        for (uint32_t e = 0; e < 5; e++)
-            assert_true(ask(client, 1, e, 1, true));
-        both = s.handed == before + 3;
-        usleep(10000);
-    }
-    assert_true(both);
-    s.kept = 0; /* the list is empty now */
-    uint32_t handed = s.handed;
-    for (unsigned round = 0; round < 500 && s.handed == handed; round++) {
-        assert_true(ask(client, 1, 1, 1, true));
-        usleep(10000);
-    }
-    assert_true(s.handed > handed);
-    efs_client_close(client);
-    assert_int_equal(s.wrong, 0);
-    end_end(&s);
-}
-
 /* The client unmaps the oldest of windows that are not reused, and reports that to the mount. */
 TEST(test_forgotten)
 {
     struct end s;
     begin_end(&s, ALWAYS_NEW);
-    struct efs_client *client = open_client(0);
+    struct efs_client *client = open_client();
     for (uint32_t round = 0; s.handed < 9000; round++)
         assert_true(ask(client, round % LAYERS, round, EXPERTS, true));
     efs_client_close(client);
@@ -367,17 +288,15 @@ static void *run_crowd(void *arg)
     return NULL;
 }
 
-static _Atomic bool lists_are_slow; /* the client goes on a while after it has requested a list */
-
 /* Threads share a client: one receives for all, and may drop an expert that another one waits for. */
-static void crowded(enum manner manner, uint64_t keep_bytes)
+static void crowded(enum manner manner)
 {
     const bool good = manner == GOOD;
     struct end s;
     struct crowd crowd[6];
     pthread_t threads[6];
     begin_end(&s, manner);
-    struct efs_client *client = open_client(keep_bytes);
+    struct efs_client *client = open_client();
     for (uint32_t i = 0; i < 6; i++) {
         crowd[i] = (struct crowd){.client = client, .number = i};
         assert_int_equal(pthread_create(&threads[i], NULL, run_crowd, &crowd[i]), 0);
@@ -386,10 +305,8 @@ static void crowded(enum manner manner, uint64_t keep_bytes)
         pthread_join(threads[i], NULL);
         assert_true(crowd[i].good || !good);
     }
-    uint32_t handed = s.handed;
     assert_true(ask(client, 0, 0, EXPERTS, true) || !good);
     assert_int_equal(wrong_bytes, 0);
-    assert_true(!lists_are_slow || s.handed == handed + EXPERTS); /* the socket is in use */
     efs_client_close(client);
     assert_int_equal(s.wrong, 0);
     end_end(&s);
@@ -397,18 +314,9 @@ static void crowded(enum manner manner, uint64_t keep_bytes)
 
 TEST(test_threads)
 {
-    crowded(GOOD, 0);
-    crowded(GOOD, mount.file_bytes[0] * 5);
-    crowded(REFUSES, 0);
-    crowded(HANGS_UP_LATER, 0);
-}
-
-/* A list may be received by another thread before the one that has requested it goes on. */
-TEST(test_list_is_received_at_once)
-{
-    lists_are_slow = true;
-    crowded(GOOD, EFS_KEEP_AUTO);
-    lists_are_slow = false;
+    crowded(GOOD);
+    crowded(REFUSES);
+    crowded(HANGS_UP_LATER);
 }
 
 static int setup(void **state)
@@ -432,17 +340,7 @@ static bool libc_fault_exempt(void)
     return is_mount_end;
 }
 
-ssize_t send(int fd, const void *data, size_t bytes, int flags)
-{
-    ssize_t (*call)(int fd, const void *data, size_t bytes, int flags);
-    *(void **)&call = libc_symbol("send");
-    ssize_t n = libc_fault_due(CALL_send) ? -1 : call(fd, data, bytes, flags);
-    const struct efs_export_head *head = data;
-    if (lists_are_slow && !is_mount_end && head->kind == EFS_EXPORT_LIST)
-        usleep(50000); /* meanwhile another thread receives the list */
-    return n;
-}
-
+LIBC_FAULT(ssize_t, send, (int fd, const void *data, size_t bytes, int flags), (fd, data, bytes, flags))
 LIBC_FAULT(int, socket, (int domain, int type, int protocol), (domain, type, protocol))
 LIBC_FAULT(int, connect, (int fd, const struct sockaddr *address, socklen_t bytes), (fd, address, bytes))
 LIBC_FAULT(int, eventfd, (unsigned count, int flags), (count, flags))

@@ -16,6 +16,7 @@
 #define SHARD 4096u /* elements */
 #define TENSORS 3u
 #define TAGS 64u
+#define NO_TAG UINT32_MAX
 
 static struct fixture model;
 static struct fixture_mount mount;
@@ -49,9 +50,9 @@ struct end {
     enum manner manner;
     size_t change;
     uint8_t with;
-    uint32_t late[EXPERTS], late_count;             /* CANCELLED: experts of the first request */
-    bool has[EXPERTS], lost[EXPERTS];               /* window was sent; was sent unusable */
-    _Atomic uint32_t asked, layouts, dropped, told; /* told: notified uses of experts that the client has */
+    uint32_t late[EXPERTS], late_count; /* CANCELLED: experts of the first request */
+    bool has[EXPERTS], lost[EXPERTS];   /* window was sent; was sent unusable */
+    _Atomic uint32_t asked, layouts, dropped;
 };
 
 /* ---- replies ------------------------------------------------------------------------------------------------ */
@@ -176,9 +177,9 @@ static void serve_one(struct fake_daemon *end, int fd)
 {
     struct end *s = (struct end *)end;
     struct efs_export_ask ask;
-    uint32_t late_tag = EFS_EXPORT_NOTIFY, late_expert = 0;
+    uint32_t late_tag = NO_TAG, late_expert = 0;
     while (recv(fd, &ask, sizeof(ask), 0) > 0) {
-        for (uint32_t i = 0; i < ask.head.count && ask.head.kind != EFS_EXPORT_LIST; i++) {
+        for (uint32_t i = 0; i < ask.head.count; i++) {
             uint32_t tag = ask.item[i].tag;
             if (s->manner >= NO_ROOM && ask.head.kind == EFS_EXPORT_ASK && i + 1 == ask.head.count && i > 0) {
                 late_tag = tag & ~EFS_EXPORT_WITH_LAYOUT;
@@ -186,14 +187,14 @@ static void serve_one(struct fake_daemon *end, int fd)
                 tell_oversize(s, fd, late_tag);
                 continue;
             }
-            if (s->manner >= NO_ROOM && ask.head.kind == EFS_EXPORT_DROP && late_tag != EFS_EXPORT_NOTIFY) {
+            if (s->manner >= NO_ROOM && ask.head.kind == EFS_EXPORT_DROP && late_tag != NO_TAG) {
                 if (s->manner == NO_ROOM_FITS) {
                     usleep(20000); /* the client waits already */
                     send_tag(fd, EFS_EXPORT_FITS, late_tag, 0);
                     usleep(20000);
                 }
                 hand_out(s, fd, late_expert, late_tag, true);
-                late_tag = EFS_EXPORT_NOTIFY;
+                late_tag = NO_TAG;
             }
             if (ask.head.kind == EFS_EXPORT_OVERSIZE && tag == late_tag)
                 send_tag(fd, EFS_EXPORT_OVERSIZE, tag, 0);
@@ -207,7 +208,7 @@ static void serve_one(struct fake_daemon *end, int fd)
                     hand_out(s, fd, s->late[i], tag, true);
                 send_tag(fd, EFS_EXPORT_ANSWER, tag, -ECANCELED);
             }
-            if (s->manner == ANY_IS_LATE && ask.head.kind == EFS_EXPORT_ASK && late_tag == EFS_EXPORT_NOTIFY) {
+            if (s->manner == ANY_IS_LATE && ask.head.kind == EFS_EXPORT_ASK && late_tag == NO_TAG) {
                 late_tag = tag & ~EFS_EXPORT_WITH_LAYOUT;
                 late_expert = ask.item[i].expert;
                 continue;
@@ -221,9 +222,7 @@ static void serve_one(struct fake_daemon *end, int fd)
                 s->has[tag - 1] = false;
             if (ask.head.kind == EFS_EXPORT_DROP)
                 s->dropped++;
-            if (ask.head.kind == EFS_EXPORT_ASK && tag == EFS_EXPORT_NOTIFY)
-                s->told++;
-            if (ask.head.kind != EFS_EXPORT_ASK || tag == EFS_EXPORT_NOTIFY)
+            if (ask.head.kind != EFS_EXPORT_ASK)
                 continue;
             if (s->manner == HANGS_UP)
                 return;
@@ -242,10 +241,9 @@ static void begin_end(struct end *s, enum manner manner)
 
 /* ---- clients ------------------------------------------------------------------------------------------------ */
 
-static struct efs_client *open_client(uint64_t keep_bytes)
+static struct efs_client *open_client(void)
 {
-    const struct efs_client_options options = {.keep_bytes = keep_bytes};
-    return fixture_client(mount.directory, &options);
+    return fixture_client(mount.directory, NULL);
 }
 
 static volatile uint64_t sink;
@@ -327,7 +325,7 @@ TEST(test_good)
     errint_t status;
     for (enum manner manner = GOOD; manner <= IN_PARTS; manner++) {
         begin_end(&s, manner);
-        struct efs_client *client = open_client(0);
+        struct efs_client *client = open_client();
         for (uint32_t round = 0; round < 20; round++)
             assert_int_equal(
                 ask(client, round, 1 + round % EXPERTS, round % 2 ? EFS_FORM_ANY : EFS_FORM_CODED, true, &status),
@@ -339,29 +337,13 @@ TEST(test_good)
     }
 }
 
-/* Kept experts are not requested again; the client notifies the mount of their use. */
-TEST(test_kept)
-{
-    struct end s;
-    errint_t status;
-    begin_end(&s, GOOD);
-    struct efs_client *client = open_client(UINT64_C(1) << 30);
-    for (uint32_t round = 0; round < 5; round++)
-        assert_int_equal(ask(client, round, EXPERTS, EFS_FORM_CODED, true, &status), EXPERTS);
-    assert_int_equal(ask(client, 0, EXPERTS, EFS_FORM_ANY, true, &status), EXPERTS);
-    efs_client_close(client);
-    fake_daemon_stop(&s.mount);
-    assert_int_equal(s.asked, EXPERTS);
-    assert_int_equal(s.told, 5 * EXPERTS);
-}
-
 /* EFS_FORM_ANY accepts full experts. EFS_FORM_CODED fails if the mount sends full ones. */
 TEST(test_any)
 {
     struct end s;
     errint_t status;
     begin_end(&s, FULL);
-    struct efs_client *client = open_client(0);
+    struct efs_client *client = open_client();
     for (uint32_t round = 0; round < 5; round++)
         assert_int_equal(ask(client, round, EXPERTS, EFS_FORM_ANY, true, &status), EXPERTS);
     assert_int_equal(ask(client, 0, 2, EFS_FORM_CODED, true, &status), 0);
@@ -377,7 +359,7 @@ TEST(test_bad)
         struct end s;
         errint_t status;
         begin_end(&s, manner);
-        struct efs_client *client = open_client(0);
+        struct efs_client *client = open_client();
         assert_int_equal(ask(client, 0, 3, EFS_FORM_CODED, true, &status), 0);
         assert_int_equal(status, manner == REFUSES        ? -EBUSY
                                  : manner == NO_WINDOW    ? -ENOMEM
@@ -407,7 +389,7 @@ TEST(test_changed)
         errint_t status;
         s.change = at;
         s.with = values[at % sizeof(values)];
-        struct efs_client *client = open_client(0);
+        struct efs_client *client = open_client();
         ask(client, 0, 1, EFS_FORM_CODED, false, &status);
         efs_client_close(client);
     }
@@ -421,7 +403,7 @@ TEST(test_window_lost)
     struct end s;
     errint_t status;
     begin_end(&s, LOSES_WINDOWS);
-    struct efs_client *client = open_client(0);
+    struct efs_client *client = open_client();
     assert_int_equal(ask(client, 0, 3, EFS_FORM_CODED, true, &status), 0);
     assert_int_equal(status, -ENOMEM);
     for (uint32_t round = 0; round < 3; round++)
@@ -429,7 +411,7 @@ TEST(test_window_lost)
     efs_client_close(client);
     fake_daemon_stop(&s.mount);
     begin_end(&s, LOSES_WINDOWS_FULL);
-    client = open_client(0);
+    client = open_client();
     for (uint32_t round = 0; round < 4; round++)
         assert_int_equal(ask(client, 0, 3, EFS_FORM_FULL, true, &status), round ? 3 : 0);
     assert_int_equal(s.asked, 4 * 3); /* the socket stays in use */
@@ -445,7 +427,7 @@ TEST(test_any_is_full)
     const struct efs_tensor *tensors;
     uint32_t count;
     begin_end(&s, ANY_IS_LATE);
-    struct efs_client *client = open_client(0);
+    struct efs_client *client = open_client();
     struct efs_client_request *any = fixture_request(client, 0, &need, 1, EFS_FORM_ANY);
     struct efs_client_request *coded = fixture_request(client, 0, &need, 1, EFS_FORM_CODED);
     assert_int_equal(efs_client_wait(coded), 0);
@@ -470,7 +452,7 @@ TEST(test_no_room)
     uint32_t index;
     errint_t status;
     begin_end(&s, NO_ROOM);
-    struct efs_client *client = open_client(0);
+    struct efs_client *client = open_client();
     assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_CODED, &r, NULL), 0);
     assert_int_equal(efs_client_wait(r), -EDEADLK);
     assert_int_equal(efs_client_wait(r), -EDEADLK);
@@ -484,7 +466,7 @@ TEST(test_no_room)
     efs_client_close(client);
     fake_daemon_stop(&s.mount);
     begin_end(&s, NO_ROOM_BAD);
-    client = open_client(0);
+    client = open_client();
     assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_CODED, &r, NULL), 0);
     assert_int_equal(efs_client_wait(r), -EIO);
     efs_client_release(r);
@@ -498,7 +480,7 @@ TEST(test_fits_again)
     struct end s;
     const struct efs_need needs[] = {{1, 1}, {3, 1}, {5, 1}};
     begin_end(&s, NO_ROOM_FITS);
-    struct efs_client *client = open_client(0);
+    struct efs_client *client = open_client();
     struct efs_client_request *r = fixture_request(client, 0, needs, 3, EFS_FORM_CODED);
     assert_int_equal(efs_client_wait(r), -EDEADLK);
     uint32_t index;
@@ -519,15 +501,15 @@ TEST(test_cancelled)
     const struct efs_need needs[] = {{1, 1}, {3, 1}, {5, 1}};
     errint_t status;
     begin_end(&s, CANCELLED);
-    struct efs_client *client = open_client(UINT64_C(1) << 30);
+    struct efs_client *client = open_client();
     efs_client_release(fixture_request(client, 0, needs, 3, EFS_FORM_CODED));
     for (uint32_t round = 0; round < 3; round++)
         assert_int_equal(ask(client, round, EXPERTS, EFS_FORM_CODED, true, &status), EXPERTS);
     assert_int_equal(s.late_count, 3);
-    assert_int_equal(s.asked, EXPERTS);
+    assert_int_equal(s.asked, 3 * EXPERTS);
     efs_client_close(client);
     fake_daemon_stop(&s.mount);
-    assert_int_equal(s.dropped, EXPERTS);
+    assert_int_equal(s.dropped, 3 * EXPERTS);
 }
 
 static int setup(void **state)

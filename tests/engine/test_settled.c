@@ -213,32 +213,4 @@ TEST(test_coded_experts_are_reported)
     efs_close(fs);
 }
 
-static void memory_is_short(void *arg, uint64_t bytes)
-{
-    *(uint64_t *)arg = bytes;
-}
-
-/* What clients hold above a smaller budget is reported as a shortage, once; so programs that keep experts drop some. */
-TEST(test_a_smaller_budget_is_a_shortage)
-{
-    struct efs *fs = open_model("F=100");
-    struct efs_lease *leases[ALL];
-    uint64_t reported = 0;
-    for (uint32_t e = 0; e < ALL; e++)
-        lease_expert(fs, e, &leases[e]);
-    efs_on_memory_short(fs, memory_is_short, &reported);
-    uint64_t over = set_budget(fs, fixture_drain(fs).fixed_bytes + 16 * MIB);
-    assert_true(over > 0);
-    assert_int_equal(reported, over);
-    assert_int_equal(efs_memory_short(fs), over);
-    reported = 0;
-    for (uint32_t e = 0; e < ALL; e++)
-        efs_lease_release(leases[e]);
-    fixture_within_budget(fs);
-    assert_int_equal(reported, 0);
-    assert_int_equal(efs_memory_short(fs), 0);
-    efs_on_memory_short(fs, NULL, NULL);
-    efs_close(fs);
-}
-
 TEST_MAIN(setup, fixture_teardown)

@@ -87,11 +87,13 @@ struct window {
 /* Requests both forms of both experts and reads the answers. Returns the number of correct ones; -1: disconnected. */
 static int run_client(int fd, const char *what)
 {
-    static union {
+    union packet {
         struct efs_export_head head;
         struct efs_export_answer answer;
         struct efs_export_coded coded;
-    } packet;
+    };
+    _Alignas(8) static uint8_t bytes[EFS_EXPORT_MESSAGE_BYTES];
+    ssize_t at = 0, end = 0;
     struct window windows[16];
     uint32_t window_count = 0, answered = 0, right = 0;
     bool gone = false;
@@ -103,43 +105,50 @@ static int run_client(int fd, const char *what)
             char room[CMSG_SPACE(sizeof(int))];
         } control;
         struct pollfd wait = {.fd = fd, .events = POLLIN};
-        struct iovec part = {.iov_base = &packet, .iov_len = sizeof(packet)};
+        struct iovec part = {.iov_base = bytes, .iov_len = sizeof(bytes)};
         struct msghdr message = {
             .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control)};
-        if (poll(&wait, 1, GONE_SECONDS * 1000) != 1)
-            fail_msg("%s: nothing comes any more", what);
-        gone = recvmsg(fd, &message, MSG_CMSG_CLOEXEC) <= 0;
-        const struct cmsghdr *with = gone ? NULL : CMSG_FIRSTHDR(&message);
+        const struct cmsghdr *with = NULL;
+        if (at == end) {
+            if (poll(&wait, 1, GONE_SECONDS * 1000) != 1)
+                fail_msg("%s: nothing comes any more", what);
+            end = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+            at = 0;
+            gone = end <= 0;
+            with = gone ? NULL : CMSG_FIRSTHDR(&message);
+        }
+        const union packet *packet = (const void *)(bytes + at);
+        at += gone ? 0 : packet->head.bytes;
         if (with) {
             int given;
             memcpy(&given, CMSG_DATA(with), sizeof(given));
             struct window *w = &windows[window_count++];
             assert_true(window_count <= 16);
-            *w = (struct window){packet.answer.window, NULL, packet.answer.window_bytes};
+            *w = (struct window){packet->answer.window, NULL, packet->answer.window_bytes};
             w->data = mmap(NULL, w->bytes, PROT_READ, MAP_SHARED, given, 0);
             assert_ptr_not_equal(w->data, MAP_FAILED);
             close(given);
         }
-        if (gone || packet.head.kind == EFS_EXPORT_WINDOW)
+        if (gone || packet->head.kind == EFS_EXPORT_WINDOW)
             continue;
-        if (packet.head.kind == EFS_EXPORT_CODED) {
-            bool last = packet.coded.at + packet.head.count == packet.coded.total;
+        if (packet->head.kind == EFS_EXPORT_CODED) {
+            bool last = packet->coded.at + packet->head.count == packet->coded.total;
             answered += last;
             right += last;
             continue;
         }
-        assert_int_equal(packet.head.kind, EFS_EXPORT_ANSWER);
+        assert_int_equal(packet->head.kind, EFS_EXPORT_ANSWER);
         answered++;
-        uint32_t e = packet.answer.tag;
-        if (packet.answer.error) {
-            assert_true(packet.answer.error < 0);
+        uint32_t e = packet->answer.tag;
+        if (packet->answer.error) {
+            assert_true(packet->answer.error < 0);
             continue;
         }
         assert_true(e < SMALL_EXPERTS);
-        assert_int_equal(packet.answer.file_bytes, file_bytes[e]);
+        assert_int_equal(packet->answer.file_bytes, file_bytes[e]);
         const struct window *in = NULL;
         for (uint32_t w = 0; w < window_count; w++)
-            in = windows[w].number == packet.answer.window ? &windows[w] : in;
+            in = windows[w].number == packet->answer.window ? &windows[w] : in;
         assert_non_null(in);
         assert_memory_equal(in->data, files[e], file_bytes[e]);
         right++;
@@ -322,12 +331,13 @@ static int lingering_socket(int *peer)
 /* Sends a packet with a descriptor. */
 static ssize_t send_with(int fd, int given)
 {
-    struct efs_export_head list = {sizeof(list), EFS_EXPORT_VERSION, EFS_EXPORT_LIST, 0};
+    struct efs_export_ask none = {
+        .head = {offsetof(struct efs_export_ask, item), EFS_EXPORT_VERSION, EFS_EXPORT_UNMAPPED, 0}};
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof(int))];
     } control = {.room = {0}};
-    struct iovec part = {.iov_base = &list, .iov_len = sizeof(list)};
+    struct iovec part = {.iov_base = &none, .iov_len = none.head.bytes};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control)};
     struct cmsghdr *with = CMSG_FIRSTHDR(&message);

@@ -203,9 +203,8 @@ TEST(test_room)
 
 static errint_t client_once(struct efs_error *err)
 {
-    const struct efs_client_options options = {.keep_bytes = mount.file_bytes[0]};
     struct efs_client *client;
-    errint_t first = efs_client_open(mount.directory, &options, &client, err);
+    errint_t first = efs_client_open(mount.directory, NULL, &client, err);
     if (first < 0)
         return first;
     for (unsigned round = 0; round < 3; round++) {

@@ -83,8 +83,7 @@ static void send_packet(int fd, const uint8_t *packet, size_t bytes, unsigned ho
     sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* room: the connection of EFS_EXPORT_ROOM; -1: none. */
-static void send_all(int fd, int room, const uint8_t *data, size_t size)
+static void send_all(int fd, const uint8_t *data, size_t size)
 {
     static uint8_t packet[sizeof(struct efs_export_head) + UINT16_MAX];
     for (unsigned n = 0; size >= 4 && n < PACKETS_MOST; n++) {
@@ -96,12 +95,10 @@ static void send_all(int fd, int room, const uint8_t *data, size_t size)
                                        .count = 1};
         if (head.kind == EFS_EXPORT_CODED && bytes >= 16)
             head.count = (uint32_t)bytes - 16;
-        if (head.kind == EFS_EXPORT_KEPT)
-            head.count = (uint32_t)(bytes > 48 ? (bytes - 48) / 4 : 0);
         size_t begin = data[1] & 4 ? 0 : sizeof(head);
         memcpy(packet, &head, begin);
         memcpy(packet + begin, data + 4, bytes);
-        send_packet(head.kind == EFS_EXPORT_ROOM && room >= 0 ? room : fd, packet, begin + bytes, data[1]);
+        send_packet(fd, packet, begin + bytes, data[1]);
         data += 4 + bytes;
         size -= 4 + bytes;
     }
@@ -140,7 +137,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (listening < 0)
         make_mount();
-    const struct efs_client_options options = {.keep_bytes = data[0] & 64 ? 1 << 20 : 0};
     const uint32_t count = 1 + data[0] / 3 % EXPERTS;
     struct efs_need needs[EXPERTS];
     struct efs_client *client;
@@ -148,12 +144,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct efs_error err = {""};
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){.expert = i, .tokens = 1};
-    CHECK(efs_client_open(mount, &options, &client, &err) == 0);
+    CHECK(efs_client_open(mount, NULL, &client, &err) == 0);
     int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
-    int room = options.keep_bytes ? accept4(listening, NULL, NULL, SOCK_CLOEXEC) : -1;
     CHECK(fd >= 0);
     CHECK(efs_client_begin(client, "", 0, needs, count, forms[data[0] % 3], &request, &err) == 0);
-    send_all(fd, room, data + 1, size - 1);
+    send_all(fd, data + 1, size - 1);
     shutdown(fd, SHUT_WR); /* then every expert without an answer fails */
     for (uint32_t told = 0; told < count; told++) {
         uint32_t index = count;
@@ -168,7 +163,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     efs_client_release(request);
     efs_client_close(client);
     close(fd);
-    if (room >= 0)
-        close(room);
     return 0;
 }

@@ -76,7 +76,7 @@ static bool take_answers(int fd, int milliseconds)
 {
     static union {
         struct efs_export_head head;
-        uint8_t room[sizeof(struct efs_export_coded)];
+        uint8_t room[EFS_EXPORT_MESSAGE_BYTES];
     } packet;
     union {
         struct cmsghdr header;
@@ -90,8 +90,13 @@ static bool take_answers(int fd, int milliseconds)
         ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (n <= 0)
             return n < 0 && errno == EAGAIN;
-        CHECK(!(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && packet.head.bytes == (size_t)n &&
-              packet.head.version == EFS_EXPORT_VERSION);
+        CHECK(!(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)));
+        for (size_t at = 0; at < (size_t)n;) {
+            const struct efs_export_head *head = (const void *)(packet.room + at);
+            CHECK(at % 8 == 0 && (size_t)n - at >= sizeof(*head) && head->bytes >= sizeof(*head) &&
+                  head->bytes <= (size_t)n - at && head->version == EFS_EXPORT_VERSION);
+            at += head->bytes;
+        }
         const struct cmsghdr *with = CMSG_FIRSTHDR(&message);
         if (with) {
             int given;
@@ -112,9 +117,6 @@ static void send_all(int fd, const uint8_t *data, size_t size)
         struct efs_export_head head = {
             .bytes = (uint32_t)(sizeof(head) + bytes), .version = EFS_EXPORT_VERSION, .kind = data[0] % 17u};
         switch (head.kind) {
-        case EFS_EXPORT_LIST:
-        case EFS_EXPORT_KEEP:
-            break;
         case EFS_EXPORT_OBSERVE:
         case EFS_EXPORT_HINT:
             head.count = (uint32_t)(bytes > 56 ? (bytes - 56) / 8 : 0);

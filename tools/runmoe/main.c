@@ -341,7 +341,7 @@ int main(int argc, char **argv)
     static uint32_t first_token = 0;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct arguments a = {.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};
-    a.options = (struct efs_client_options){.keep_bytes = EFS_KEEP_AUTO, .log = print_log};
+    a.options = (struct efs_client_options){.log = print_log};
     tools_init();
     tools_parse(&command, argc, argv, &a);
     a.options.workers = a.threads;

@@ -169,7 +169,6 @@ errint_t replay_reader_client(const char *path, const struct efs_options *option
                               enum efs_form form, enum efs_form run_form, struct replay_reader **reader,
                               struct efs_error *err)
 {
-    const struct efs_client_options how = {.keep_bytes = EFS_KEEP_AUTO};
     struct client_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
@@ -179,7 +178,7 @@ errint_t replay_reader_client(const char *path, const struct efs_options *option
         .path = path,
         .form = form,
         .run_form = run_form};
-    errint_t rc = options ? efs_open(path, options, &r->fs, err) : efs_client_open(path, &how, &r->client, err);
+    errint_t rc = options ? efs_open(path, options, &r->fs, err) : efs_client_open(path, NULL, &r->client, err);
     if (rc == 0 && r->fs)
         rc = efs_client_new(r->fs, &r->client, err);
     if (rc < 0)
