@@ -137,7 +137,7 @@ static void source_find_expert_bytes(struct efsg_source *source)
 static struct efsg_source *source_open(const char *path, uint64_t device)
 {
     const char *budget = source_budget();
-    /* Full experts gain a tenth with AVX2 and one thread, where more than all of them fit coded: see BENCHMARKS.md. */
+    /* Full experts gain at most a tenth, with AVX2 and one thread, where all of them fit coded: see BENCHMARKS.md. */
     struct efs_client_options options = {.coded_only = true, .warm = true, .log = source_log};
     struct efs_error err = {""};
     struct efsg_source *source = calloc(1, sizeof(*source));
