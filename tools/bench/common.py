@@ -68,14 +68,14 @@ def daemons(store):
 
 
 class Mounted:
-    """A mount by a background daemon until the end of the block. start: preexec_fn of the daemon."""
+    """A mount by a background daemon until the end of the block. start, env: preexec_fn and environment of the daemon."""
 
-    def __init__(self, store, where, options="budget=auto", start=None):
-        self.store, self.where, self.options, self.start = store, where, options, start
+    def __init__(self, store, where, options="budget=auto", start=None, env=None):
+        self.store, self.where, self.options, self.start, self.env = store, where, options, start, env
 
     def __enter__(self):
         os.makedirs(self.where, exist_ok=True)
-        run(tool("expertfs"), self.store, self.where, "-o", self.options, preexec_fn=self.start)
+        run(tool("expertfs"), self.store, self.where, "-o", self.options, preexec_fn=self.start, env=self.env)
         return self.where
 
     def __exit__(self, *_):

@@ -13,7 +13,6 @@ import hashlib
 import json
 import mmap
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -172,7 +171,6 @@ def main():
     if options.measure:
         measure(options.path, options.measure, options.batches, options.rows)
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         Cgroup(None).remove()
         import ggml_rows  # noqa: F401, ends with 77 if a package is missing

@@ -24,11 +24,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 import plot
 from cgroup import Cgroup
-from common import WORK, drop, tool
+from common import WORK, Mounted, drop, tool
 from runner import Rows, turns
 
 ALLOWANCE = 192 << 20  # limit of the cgroup above the budget, for moe-replay; half of it for a daemon's fixed memory
@@ -92,28 +91,6 @@ def prepare(model, preset="replay"):
     return raw, store
 
 
-class Mounted:
-    """A mount of a store by a new daemon until the end of the block."""
-
-    def __init__(self, store, options, where, prefix, env):
-        self.where = where
-        os.makedirs(where)
-        self.daemon = subprocess.Popen([*prefix, tool("expertfs"), "-f", store, where, "-o", options], env=env)
-        while not os.path.exists(os.path.join(where, ".expertfs", "version")):
-            if self.daemon.poll() is not None:
-                os.rmdir(where)
-                raise OSError(f"expertfs -o {options} ended with {self.daemon.returncode}")
-            time.sleep(0.02)
-
-    def __enter__(self):
-        return self.where
-
-    def __exit__(self, *_):
-        subprocess.run(["fusermount3", "-u", self.where], check=False)
-        self.daemon.wait()
-        os.rmdir(self.where)
-
-
 class Replay:
     def __init__(self, a, raw, store):
         self.a, self.raw, self.store = a, raw, store
@@ -171,7 +148,7 @@ class Replay:
                                  *ahead, *play], prefix, env)[0]
             else:
                 options = f"budget={size + ALLOWANCE // 2},prealloc,policy={policy[0]},{POOLS[policy[1]]}"
-                with Mounted(self.store, options, os.path.join(state, "mnt"), prefix, env) as where:
+                with Mounted(self.store, os.path.join(state, "mnt"), options, group and group.join, env) as where:
                     run = self.play(["--mount", where, *play], prefix, env)[0]
             run.update(budget=budget, budget_bytes=size, memory_limit_bytes=size + ALLOWANCE if group else 0,
                        memory_peak_bytes=group.peak_bytes() if group else 0)
