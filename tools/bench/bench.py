@@ -7,6 +7,7 @@ command, so that it can be run alone. Nothing here passes or fails.
 Figures that depend on the distribution of the weights are measured on each kind of weights (weights.py), and the worst
 is printed, too.
 """
+import contextlib
 import functools
 import json
 import mmap
@@ -610,14 +611,22 @@ def limits():
         with Nothing(True, kib) as path:
             return measure(path, mode, 1024)
 
+    def again(threads, path=None):
+        """The second of two passes through the page cache."""
+        with contextlib.nullcontext(path) if path else Nothing(True) as name:
+            measure(name, "pread", 1024, threads)
+            return measure(name, "pread", 1024, threads)
+
+    source = big_files(model("demo", "--preset", "demo"))[0]
     os.makedirs(shm, exist_ok=True)
     try:
         with open(os.path.join(shm, "data"), "wb") as f:
             f.write(b"\1" * (256 << 20))
+        passes = [((who, threads), again, (threads, path)) for threads in (1, 4) for who, path in (("again", None), ("cached", source))]
         found = turns({name: functools.partial(call, *arguments) for name, call, arguments in
                        [(("FUSE", *way), fuse, way) for way in ways] +
                        [(("tmpfs", *way), measure, (os.path.join(shm, "data"), *way)) for way in ways] +
-                       [((mode, kib), ahead, (mode, kib)) for mode in ("mmap", "sendfile") for kib in (128, 256, 1024)]})
+                       [((mode, kib), ahead, (mode, kib)) for mode in ("mmap", "sendfile") for kib in (128, 256, 1024)] + passes})
     finally:
         shutil.rmtree(shm, ignore_errors=True)
     for way in ways:
@@ -627,7 +636,9 @@ def limits():
     for mode in ("mmap", "sendfile"):
         for kib in (128, 256, 1024):
             row(f"FUSE, cold, {mode} of 1 MiB, read-ahead {kib} KiB, GB/s", found[mode, kib], unit="GB/s")
-    source = big_files(model("demo", "--preset", "demo"))[0]
+    for threads in (1, 4):
+        row(f"FUSE, second pass by pread of 1 MiB over that of the disk's file system, {threads} thread{'s' * (threads > 1)}",
+            found["again", threads], "", "", ("page cache", found["cached", threads]))
     row("disk, O_DIRECT reads, GB/s", turns({"disk": lambda: fio(source, *DIRECT)})["disk"], unit="GB/s")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory cgroup (v1 or v2) for a benchmark: created with a limit, joined by child processes, then removed."""
+"""A cgroup (v1 or v2) of a controller, memory by default, for a benchmark: created with a limit, joined by child processes, then removed."""
 import os
 import time
 
@@ -11,20 +11,20 @@ def _mounts():
             yield left.split()[4], right.split()[0], right.split()[2]
 
 
-def _find():
+def _find(controller):
     """(folder for new cgroups, cgroup version), or the reason as text why none can be created."""
-    reason = "no memory cgroups are mounted"
+    reason = f"no {controller} cgroups are mounted"
     for path, kind, options in _mounts():
-        if kind == "cgroup" and "memory" in options.split(","):
+        if kind == "cgroup" and controller in options.split(","):
             return (path, 1) if os.access(path, os.W_OK) else f"{path} cannot be written"
         if kind == "cgroup2":
             try:
                 with open(f"{path}/cgroup.controllers") as f:
-                    if "memory" not in f.read().split():
+                    if controller not in f.read().split():
                         continue
                 with open(f"{path}/cgroup.subtree_control", "r+") as f:
-                    if "memory" not in f.read().split():
-                        f.write("+memory")
+                    if controller not in f.read().split():
+                        f.write(f"+{controller}")
                 return path, 2
             except OSError as error:
                 reason = f"{path}: {error.strerror}"
@@ -34,8 +34,8 @@ def _find():
 class Cgroup:
     """limit_bytes None: no limit, only accounting. Raises OSError if no cgroup can be created."""
 
-    def __init__(self, limit_bytes=None):
-        found = _find()
+    def __init__(self, limit_bytes=None, controller="memory"):
+        found = _find(controller)
         if isinstance(found, str):
             raise OSError(found)
         base, self.version = found
@@ -43,16 +43,16 @@ class Cgroup:
         os.mkdir(self.path)
         try:
             if limit_bytes and self.version == 1:
-                self._write("memory.swappiness", 0)
+                self.write("memory.swappiness", 0)
             elif limit_bytes and os.path.exists(f"{self.path}/memory.swap.max"):
-                self._write("memory.swap.max", 0)
+                self.write("memory.swap.max", 0)
             if limit_bytes:
                 self.limit(limit_bytes)
         except OSError:
             os.rmdir(self.path)
             raise
 
-    def _write(self, name, value):
+    def write(self, name, value):
         with open(os.path.join(self.path, name), "w") as f:
             f.write(str(value))
 
@@ -61,7 +61,7 @@ class Cgroup:
             return f.read()
 
     def limit(self, limit_bytes):
-        self._write("memory.max" if self.version == 2 else "memory.limit_in_bytes", limit_bytes)
+        self.write("memory.max" if self.version == 2 else "memory.limit_in_bytes", limit_bytes)
 
     def join(self):
         """Moves the calling process into the group; a preexec_fn."""
@@ -98,8 +98,8 @@ class Cgroup:
         parent."""
         for _ in range(200):
             try:
-                if self.version == 1:
-                    self._write("memory.force_empty", 0)
+                if os.path.exists(f"{self.path}/memory.force_empty"):
+                    self.write("memory.force_empty", 0)
                 os.rmdir(self.path)
                 return
             except FileNotFoundError:

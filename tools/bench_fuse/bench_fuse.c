@@ -94,6 +94,7 @@ static void on_open(fuse_req_t req, fuse_ino_t inode, struct fuse_file_info *fil
     const struct bench *b = fuse_req_userdata(req);
     (void)inode;
     file->direct_io = !b->cached;
+    file->keep_cache = b->cached;
     fuse_reply_open(req, file);
 }
 
