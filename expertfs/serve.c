@@ -25,10 +25,11 @@
 
 #define BUFFERS_MOST 32u
 #define BUFFERS_LEAST 4u
-#define RECEIVING_THREADS 9u      /* all but one may wait for the disk in a small read */
-#define THREAD_BYTES (256u << 10) /* upper bound of the stack and the buffer of a receiving thread */
-#define NAMES_BYTES (256u << 10)  /* reserved for directories and open files, */
-#define NAME_BYTES 224u           /* and per file for the tree */
+#define RECEIVING_THREADS 9u        /* all but one may wait for the disk in a small read */
+#define RECEIVER_BYTES (208u << 10) /* a receiving thread: stack 64 KiB, memory to decode in 112, buffer 16 */
+#define THREAD_BYTES (64u << 10)    /* the stack of another thread: main, export, drop, log */
+#define NAMES_BYTES (256u << 10)    /* reserved for directories and open files, */
+#define NAME_BYTES 224u             /* and per file for the tree */
 #define MIB (UINT64_C(1) << 20)
 
 /* Reply buffers: 1/64 of the budget, BUFFERS_LEAST to BUFFERS_MOST. */
@@ -45,7 +46,8 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
     daemon->buffer_count = buffer_count(options->budget_bytes ? options->budget_bytes : efs_auto_budget());
     struct efs_options engine = {
         .budget_bytes = options->budget_bytes,
-        .reserved_bytes = efsd_buffers_bytes(daemon->buffer_count) + (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
+        .reserved_bytes = efsd_buffers_bytes(daemon->buffer_count) + daemon->threads * RECEIVER_BYTES +
+                          4 * THREAD_BYTES + NAMES_BYTES,
         .per_file_bytes = NAME_BYTES,
         .workers = (unsigned)options->workers,
         .full_pool = true,

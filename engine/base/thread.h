@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * thread.h - the stack size of all threads that efs_thread_start() starts. Without it a thread's stack would have the
- * size of RLIMIT_STACK, or 128 KiB with musl. The budget counts EFS_STACK_BYTES for each of the engine, which also
- * covers efs_codec_thread_memory(), and EFS_WORKER_STACK_BYTES for a worker, which has that memory in its codec
- * scratch; the deepest use, decoding or encoding a shard, takes less than 48 KiB (tests/engine/test_stack_usage.c).
+ * size of RLIMIT_STACK, or 128 KiB with musl. The kernel gives a stack the pages that were written: the budget counts
+ * EFS_STACK_TOUCHED_BYTES for each thread of the engine. Decoding or encoding a shard takes less than 48 KiB
+ * (tests/engine/test_stack_usage.c); no thread of a daemon has taken more (tests/e2e/test_fixed_memory.py).
  */
 #ifndef EFS_THREAD_H
 #define EFS_THREAD_H
 
 #include "expertfs-private.h" /* efs_thread_start() */
 
-#define EFS_STACK_BYTES (512u << 10) /* per thread */
-#define EFS_WORKER_STACK_BYTES (400u << 10)
+#define EFS_STACK_BYTES (512u << 10)
+#define EFS_STACK_TOUCHED_BYTES (64u << 10)
 
 /*
  * glibc allocates a thread's TLS from its stack. ThreadSanitizer uses 768 KiB of TLS; if TLS does not fit, glibc leaves

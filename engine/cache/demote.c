@@ -239,7 +239,7 @@ static bool demotion_prepare(struct efs_demotion *d)
     for (unsigned f = 0; f < EFS_FORMAT_COUNT; f++)
         if (efs_shard_sm_bound((enum efs_format)f, n) > sm)
             sm = efs_shard_sm_bound((enum efs_format)f, n);
-    d->reserved = d->reserved || demotion_reserve(d, e + sm + d->raw_bytes + d->extent_bytes + EFS_STACK_BYTES +
+    d->reserved = d->reserved || demotion_reserve(d, e + sm + d->raw_bytes + d->extent_bytes + EFS_STACK_TOUCHED_BYTES +
                                                          efs_codec_scratch_encoding_bytes(n));
     if (!d->reserved)
         return false;

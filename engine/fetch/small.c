@@ -294,12 +294,13 @@ static bool gather(struct slot *slot)
            add_pages(slot, false, slot->range.code_begin, slot->range.code_end, &slot->code) && look_up(slot);
 }
 
-static bool decode_elements(const struct slot *slot, size_t first, size_t count, uint8_t *dst)
+static bool decode_elements(const struct slot *slot, size_t first, size_t count, uint8_t *dst,
+                            struct efs_codec_scratch *scratch)
 {
     const struct efs_disk_shard *s = shard_of(slot);
     const struct efs_cascade_range *all = &slot->range;
     struct efs_cascade_range range;
-    void *memory = efs_codec_thread_memory();
+    void *memory = efs_codec_memory(scratch);
     if (!memory || !locate(slot, first, count, &range))
         return false;
     const uint8_t *code = page_memory(slot, slot->code) + (s->e_offset + all->code_begin) % EFS_ALIGN;
@@ -310,7 +311,7 @@ static bool decode_elements(const struct slot *slot, size_t first, size_t count,
 }
 
 /* Decodes the shard's part of the read; all pages are here. The part may begin and end inside an element. */
-static bool decode(struct slot *slot)
+static bool decode(struct slot *slot, struct efs_codec_scratch *scratch)
 {
     const size_t width = efs_format_bytes(format_of(slot));
     uint8_t *dst = slot->read->dst + slot->done, one[8];
@@ -321,7 +322,7 @@ static bool decode(struct slot *slot)
     }
     for (size_t left = slot->bytes, n; left > 0; left -= n, dst += n, skip = 0) {
         const size_t whole = skip == 0 ? left / width : 0; /* elements; 0: a part of one */
-        if (!decode_elements(slot, at, whole ? whole : 1, whole ? dst : one))
+        if (!decode_elements(slot, at, whole ? whole : 1, whole ? dst : one, scratch))
             return false;
         n = whole ? whole * width : width - skip < left ? width - skip : left;
         if (!whole)
@@ -371,8 +372,8 @@ static bool put_and_gather(struct slot *slot)
     return good;
 }
 
-/* Goes on with the read, whose pages are good, until it waits for the I/O thread or ends. */
-static void slot_continue(struct slot *slot)
+/* Goes on with the read, whose pages are good, until it waits for the I/O thread or ends. scratch: of a worker. */
+static void slot_continue(struct slot *slot, struct efs_codec_scratch *scratch)
 {
     uint32_t count;
     bool good;
@@ -385,7 +386,7 @@ static void slot_continue(struct slot *slot)
             }
             good = pages_are_good(slot) && put_and_gather(slot);
         }
-        good = good && decode(slot);
+        good = good && decode(slot, scratch);
         slot->done += slot->bytes;
     } while (good && slot->done < slot->read->bytes && (good = piece_begin(slot)));
     slot_end(slot, good);
@@ -394,20 +395,19 @@ static void slot_continue(struct slot *slot)
 static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct slot *slot = EFS_CONTAINER(job, struct slot, job);
-    (void)scratch;
     if (slot->error < 0 || !pages_are_good(slot))
         slot_end(slot, false);
     else
-        slot_continue(slot);
+        slot_continue(slot, scratch);
 }
 
-static void slot_begin(struct slot *slot)
+static void slot_begin(struct slot *slot, struct efs_codec_scratch *scratch)
 {
     slot->done = 0;
     slot->error = 0;
     slot->from_disk = false;
     if (piece_begin(slot))
-        slot_continue(slot);
+        slot_continue(slot, scratch);
     else
         slot_end(slot, false);
 }
@@ -415,9 +415,8 @@ static void slot_begin(struct slot *slot)
 static void slot_start(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct slot *slot = EFS_CONTAINER(job, struct slot, job);
-    (void)scratch;
     slot->read->may_block = false; /* a worker does not wait for the disk */
-    slot_begin(slot);
+    slot_begin(slot, scratch);
 }
 
 void efs_small_read(struct efs *fs, struct efs_uncached *read)
@@ -427,7 +426,7 @@ void efs_small_read(struct efs *fs, struct efs_uncached *read)
         return;
     struct slot *slot = EFS_CONTAINER(free_slot, struct slot, slot);
     slot->read = read;
-    slot_begin(slot);
+    slot_begin(slot, NULL);
 }
 
 bool efs_small_serves(const struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes)

@@ -123,7 +123,7 @@ static uint64_t largest_expert_bytes(const struct efs *fs)
 static uint64_t prefetcher_memory(const struct efs *fs)
 {
     uint64_t room = EFS_PREFETCHER_CANDIDATES, copies = fs->options.no_state ? 1 : 2;
-    return copies * predictor_bytes(fs->options.budget_bytes) + EFS_STACK_BYTES +
+    return copies * predictor_bytes(fs->options.budget_bytes) + EFS_STACK_TOUCHED_BYTES +
            (uint64_t)efs_cache(fs)->layers * efs_cache(fs)->width * QUEUE_UNIT_BYTES +
            EFS_PREFETCHER_SEQUENCES *
                (room * sizeof(struct efs_prefetch_prediction) + sizeof(struct efs_prefetcher_sequence)) +

@@ -33,7 +33,7 @@
 
 #define KIB (1ull << 10)
 #define MIB (1ull << 20)
-#define PROCESS_BYTES (8 * MIB) /* code, heap, libraries: measured 5 to 6 MiB */
+#define PROCESS_BYTES (6 * MIB) /* heap that is counted nowhere else, data of libraries: measured 2 to 3 MiB */
 #define EXTENT_BYTES_MAX (4 * MIB)
 #define READAHEAD_BYTES_MAX (32 * MIB) /* read-ahead of a sequential reader */
 #define SEGMENT_BYTES_MAX (16 * MIB)
@@ -112,14 +112,13 @@ static size_t largest_shard(const struct efs_store *store)
 static uint64_t fixed_bytes(const struct efs *fs)
 {
     const struct efs_store *s = fs->store;
-    uint64_t threads =
-        fs->options.workers * ((uint64_t)EFS_WORKER_STACK_BYTES + efs_codec_scratch_bytes(s->sb.shard_elements));
+    uint64_t threads = (uint64_t)(fs->options.workers + 2) * EFS_STACK_TOUCHED_BYTES + /* 2: I/O, plan */
+                       fs->options.workers * efs_codec_scratch_bytes(s->sb.shard_elements);
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
-           s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES + efs_extents_table_bytes(fs) +
-           efs_uncached_bytes(fs) + efs_fragments_bytes(fs) + efs_small_slots_bytes(fs) +
+           s->index_bytes + fs->view.memory_bytes + threads + efs_extents_table_bytes(fs) + efs_uncached_bytes(fs) +
+           efs_fragments_bytes(fs) + efs_small_slots_bytes(fs) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
-           (s->expert_count ? efs_cache_bytes(s) : 0) + EFS_STACK_BYTES + /* stack of the plan thread */
-           efs_record_bytes();
+           (s->expert_count ? efs_cache_bytes(s) : 0) + efs_record_bytes();
 }
 
 /* Derives the sizes of segments and extents from the budget. A segment is 1/32 of the budget within SEGMENT_BYTES_MIN

@@ -99,6 +99,11 @@ void *efs_codec_thread_memory(void)
     return memory;
 }
 
+void *efs_codec_memory(struct efs_codec_scratch *scratch)
+{
+    return scratch ? scratch->decoder[EFS_CODEC_CASCADE] : efs_codec_thread_memory();
+}
+
 /* ---- decoding ---- */
 
 /* Merges elements [first, first + count) of E and SM (both block-aligned) into dst; partial blocks are merged in

@@ -20,9 +20,10 @@ size_t efs_codec_scratch_encoding_bytes(uint32_t shard_elements);
 #define EFS_CODEC_ENCODER_BYTES (2u << 20) /* limit of the encoders of all codecs together */
 
 /* Working memory of the calling thread, EFS_CASCADE_SCRATCH_BYTES, for decoding without a scratch; it is allocated at
- * the thread's first call and freed when the thread ends. Its bytes are counted as the thread's stack. NULL: no memory.
- */
+ * the thread's first call and freed when the thread ends. NULL: no memory. */
 void *efs_codec_thread_memory(void);
+/* The scratch's EFS_CASCADE_SCRATCH_BYTES, or if it is NULL those of efs_codec_thread_memory(). */
+void *efs_codec_memory(struct efs_codec_scratch *scratch);
 
 /* A shard's chunks in memory and their description. */
 struct efs_shard_view {

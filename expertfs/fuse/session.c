@@ -24,6 +24,7 @@
 
 /* The kernel requires space for a write of max_write; untouched pages take no memory. */
 #define RECEIVE_BYTES (EFSD_IO_BYTES + 65536u)
+#define RECEIVE_KEPT_BYTES (16u << 10) /* pages of a receiver's buffer that stay after a request */
 #define INIT_SECONDS 30
 
 static void eventfd_notify(int fd)
@@ -117,6 +118,8 @@ static int session_take_request(struct efsd *daemon, void *memory)
     struct fuse_buf buf = {.size = (size_t)n, .mem = memory};
     efsd_kernel_request(daemon, memory, (size_t)n);
     fuse_session_process_buf(daemon->session, &buf);
+    if (n > RECEIVE_KEPT_BYTES) /* a write to a control file, of up to RECEIVE_BYTES */
+        madvise((uint8_t *)memory + RECEIVE_KEPT_BYTES, RECEIVE_BYTES - RECEIVE_KEPT_BYTES, MADV_DONTNEED);
     return 1;
 }
 
