@@ -4,6 +4,7 @@
  */
 #include "state_file.h"
 
+#include "expertfs-profile-private.h"
 #include "newfile.h"
 #include "sys.h"
 
@@ -37,6 +38,15 @@ errint_t efs_state_path(const char *kind, uint64_t content_hash, const char *end
     }
     int n = snprintf(path, room, "%s%s/%s-%016" PRIx64 ".%s", base, below, kind, content_hash, ending);
     return n >= 0 && (size_t)n < room ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: the path is too long", base);
+}
+
+void efs_state_remove(uint64_t content_hash)
+{
+    static const char *const kinds[][2] = {{"profile", "json"}, {"counts", "bin"}, {"guesses", "bin"}, {"same", "txt"}};
+    char path[EFS_STATE_PATH_BYTES];
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (efs_state_path(kinds[i][0], content_hash, kinds[i][1], path, sizeof(path), NULL) == 0)
+            efs_sys_unlinkat(AT_FDCWD, path, 0);
 }
 
 /* Cuts path to its directory part, creates missing directories and opens it. Returns a descriptor or -errno. */

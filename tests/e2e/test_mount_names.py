@@ -152,9 +152,18 @@ says("rm of the model that is served", 1, "not a store", "rm", "--yes", f"{mount
 says("down", 0, "^$", "down", NAME)
 says("rm asks", 1, "--yes is needed", "rm", NAME)
 shutil.copy(scratch(f"data/{packed[0]}"), scratch("data/expertfs/" + NAME + "@00000000.efs"))
+content = json.loads(ctl("info", "--json", scratch(f"data/{packed[0]}")).stdout)["content_hash"]
+learned = [f"{os.environ['EXPERTFS_STATE']}/{kind}-{content}.{end}" for kind, end in (
+    ("profile", "json"), ("counts", "bin"), ("guesses", "bin"), ("same", "txt"))]
+os.makedirs(os.environ["EXPERTFS_STATE"], exist_ok=True)
+for path in learned:
+    with open(path, "a"):
+        pass
 says("rm of one of two", 1, f"which store\\? there are {NAME}@\\w+, {NAME}@\\w+\n", "rm", "--yes", NAME)
 says("rm by its path", 0, ": deleted, ", "rm", "--yes", scratch("data/expertfs/" + NAME + "@00000000.efs"))
+check("what was learned about it stays while a store has its content", all(os.path.exists(path) for path in learned))
 told = json.loads(ctl("rm", "--yes", "--json", NAME).stdout)
+check("with the last one it is deleted", not [path for path in learned if os.path.exists(path)])
 check("rm by its name", told["removed"][0]["store"] == scratch(f"data/{packed[0]}") and not os.path.exists(scratch(f"data/{packed[0]}")), told)
 says("rm again", 1, "no store\nhint: `expertctl ls`", "rm", "--yes", NAME)
 with open("notes.txt", "w") as file:

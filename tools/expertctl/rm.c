@@ -2,6 +2,7 @@
 /* rm.c - expertctl rm NAME|STORE: deletes stores that are not mounted. */
 #include "expertctl.h"
 
+#include "expertfs-profile-private.h"
 #include "interrupt.h"
 #include "mountpoint.h"
 #include "names.h"
@@ -63,8 +64,9 @@ static errint_t store_find(const char *given, const char *folder, char *path, si
     return fits ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: %s", given, strerror(ENAMETOOLONG));
 }
 
-/* Whether path is a store, also a damaged one, and no mount of this machine serves it. */
-static errint_t store_check(const char *path, const struct ctl_mounts *mounts, struct efs_error *err)
+/* Whether path is a store, also a damaged one, and no mount of this machine serves it. hash: its content's, 0: damaged.
+ */
+static errint_t store_check(const char *path, const struct ctl_mounts *mounts, uint64_t *hash, struct efs_error *err)
 {
     struct stat st, mounted;
     struct efs_store *store = NULL;
@@ -77,6 +79,7 @@ static errint_t store_check(const char *path, const struct ctl_mounts *mounts, s
         efs_store_info(store, &info);
         efs_store_close(store);
     }
+    *hash = info.content_hash;
     if (rc == 0 ? info.in_place : !named)
         return efs_fail(err, -EINVAL, "%s: not a store", path);
     if (stat(path, &st) < 0)
@@ -86,6 +89,41 @@ static errint_t store_check(const char *path, const struct ctl_mounts *mounts, s
             return efs_fail(err, -EBUSY, "%s: is mounted on %s\nhint: `expertctl down %s` unmounts it", path,
                             mounts->mount[i].path, mounts->mount[i].path);
     return 0;
+}
+
+static bool has_content(const char *path, uint64_t hash)
+{
+    struct efs_store *store;
+    struct efs_store_info info;
+    if (efs_store_open(path, &store, NULL) < 0)
+        return false;
+    efs_store_info(store, &info);
+    efs_store_close(store);
+    return info.content_hash == hash;
+}
+
+/* Deletes what was learned about a store that is deleted, unless a mount, or a store in its folder, has the same
+ * content. */
+static void state_remove(const char *path, uint64_t hash, const struct ctl_mounts *mounts)
+{
+    struct dirent **stores;
+    bool used = hash == 0;
+    for (size_t i = 0; i < mounts->count && !used; i++)
+        used = has_content(mounts->mount[i].source, hash);
+    char *folder = strndup(path, strrchr(path, '/') ? (size_t)(strrchr(path, '/') - path) + 1 : 0), *other;
+    int count = folder ? ctl_stores_list(*folder ? folder : ".", &stores) : 0;
+    for (int i = 0; i < count; i++) {
+        if (!used && asprintf(&other, "%s%s", folder, stores[i]->d_name) >= 0) {
+            used = has_content(other, hash);
+            free(other);
+        }
+        free(stores[i]);
+    }
+    if (count > 0)
+        free(stores);
+    free(folder);
+    if (!used)
+        efs_state_remove(hash);
 }
 
 static errint_t ask_user(const char *path, const char *size, struct efs_error *err)
@@ -99,13 +137,14 @@ static errint_t ask_user(const char *path, const char *size, struct efs_error *e
     return strcmp(answer, "yes\n") == 0 ? 0 : efs_fail(err, -ECANCELED, "%s: not deleted", path);
 }
 
-/* Asks, and deletes a store with its record. */
+/* Asks, and deletes a store with its record and what was learned about it. */
 static errint_t store_remove(const struct arguments *a, const char *path, const struct ctl_mounts *mounts,
                              json_t *removed, struct efs_error *err)
 {
-    char size[16], record[4500];
+    char size[16], *record;
+    uint64_t hash;
     struct stat st = {.st_size = 0};
-    errint_t rc = store_check(path, mounts, err);
+    errint_t rc = store_check(path, mounts, &hash, err);
     if (rc == 0 && stat(path, &st) == 0)
         tools_size_print((uint64_t)st.st_size, size, sizeof(size));
     if (rc == 0 && !a->yes)
@@ -114,8 +153,11 @@ static errint_t store_remove(const struct arguments *a, const char *path, const 
         rc = efs_fail(err, -errno, "%s: %s", path, strerror(errno));
     if (rc < 0)
         return rc;
-    snprintf(record, sizeof(record), "%s" CTL_SOURCES_END, path);
-    unlink(record);
+    if (asprintf(&record, "%s" CTL_SOURCES_END, path) >= 0) {
+        unlink(record);
+        free(record);
+    }
+    state_remove(path, hash, mounts);
     json_array_append_new(removed,
                           json_pack("{s:o, s:I}", "store", ctl_json_text(path), "store_bytes", (json_int_t)st.st_size));
     if (!a->json)
@@ -132,9 +174,10 @@ static errint_t stale_remove(const struct arguments *a, const char *folder, cons
     errint_t rc = 0;
     int count = *folder ? ctl_stores_list(folder, &stores) : 0;
     for (int i = 0; i < count; i++) {
-        char path[4400], source[4400];
-        snprintf(path, sizeof(path), "%s/%s", folder, stores[i]->d_name);
-        if (!tools_interrupted() && ctl_sources_state(path, source, sizeof(source)) == CTL_SOURCE_CHANGED &&
+        char source[4400], *path = NULL;
+        if (asprintf(&path, "%s/%s", folder, stores[i]->d_name) < 0)
+            path = NULL;
+        if (path && !tools_interrupted() && ctl_sources_state(path, source, sizeof(source)) == CTL_SOURCE_CHANGED &&
             !ctl_sources_compare(path, source)) {
             if (!a->json)
                 fprintf(stderr, "expertctl: %s has changed since it was packed\n", source);
@@ -142,6 +185,7 @@ static errint_t stale_remove(const struct arguments *a, const char *folder, cons
             if (rc < 0)
                 ctl_fail(rc, err);
         }
+        free(path);
         free(stores[i]);
     }
     if (count > 0)
