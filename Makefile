@@ -81,9 +81,10 @@ frame = $(if $(SAN),,-Wframe-larger-than=$(1))
 # With ASan and UBSan, compiling with -O3 takes minutes. With TSan the kernels are not instrumented; their callers
 # report the accesses (engine/base/tsan.h).
 FLAGS_kernels := $(if $(findstring address,$(SAN)),-O1,-O3) -ffp-contract=off $(if $(findstring thread,$(SAN)),-fno-sanitize=thread) $(call frame,16384)
+FLAGS_sched := $(call frame,16384)
 FLAGS_engine := -ffp-contract=off $(call frame,16384)
 FLAGS_expertfs := $(call frame,16384)
-FLAGS_tools := -ffp-contract=off
+FLAGS_tools := -ffp-contract=off $(call frame,16384)
 # $(call isa_flags,path): the instruction set flags by the file's name
 isa_flags = $(foreach i,avx2 avx512 avx512bf16 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS_$(i))))
 

@@ -338,6 +338,8 @@ errint_t efs_device_assign(struct efs_device *device, const char *stack, uint32_
         bool fill;
         const uint64_t room = assign_collect(device, stack, layer, m, experts, &fill);
         rc = efs_assign_by_costs(&device->costs, experts, m->expert_count, room, fill, m->tokens, side, choice);
+        if (rc < 0)
+            efs_fail(err, rc, "a mixture cannot be assigned: %s", strerror(-rc));
     }
     pthread_mutex_unlock(&device->lock);
     for (uint32_t i = 0; i < m->expert_count && rc == 0; i++)

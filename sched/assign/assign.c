@@ -54,18 +54,18 @@ static uint64_t *sort_falling(uint64_t *keys, uint64_t *other, size_t count)
     return keys;
 }
 
-uint32_t efs_assign_sorted(const struct efs_assign_problem *p, const uint64_t *key, uint16_t *order)
+uint32_t efs_assign_sorted(const struct efs_assign_problem *p, uint64_t *key, uint16_t *order)
 {
-    uint64_t packed[EFS_ASSIGN_EXPERTS_MAX], other[EFS_ASSIGN_EXPERTS_MAX];
+    uint64_t other[EFS_ASSIGN_EXPERTS_MAX];
     uint32_t count = 0;
     for (uint32_t i = 0; i < p->experts; i++) {
         uint64_t any = 0;
         for (uint32_t d = 0; d < p->devices; d++)
             any |= efs_assign_ns(p, d, i);
         if (any)
-            packed[count++] = (key[i] < KEY_MOST ? key[i] : KEY_MOST) << NUMBER_BITS | (NUMBER_MOST - i);
+            key[count++] = (key[i] < KEY_MOST ? key[i] : KEY_MOST) << NUMBER_BITS | (NUMBER_MOST - i);
     }
-    const uint64_t *sorted = sort_falling(packed, other, count);
+    const uint64_t *sorted = sort_falling(key, other, count);
     for (uint32_t i = 0; i < count; i++)
         order[i] = (uint16_t)(NUMBER_MOST - (sorted[i] & NUMBER_MOST));
     return count;

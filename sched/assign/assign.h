@@ -11,7 +11,7 @@
  * 8); an expert that no token chose costs nothing and is on no device. The experts on a device must fit into its memory
  * (Eq. 9), which the printed Algorithm 1 does not check; all functions here do.
  *
- * Pure; only efs_assign_optimum() allocates.
+ * Pure; only efs_assign_optimum() and efs_assign_by() allocate, until they return.
  */
 #ifndef EFS_ASSIGN_H
 #define EFS_ASSIGN_H
@@ -116,8 +116,8 @@ enum efs_assign_rule {
     EFS_ASSIGN_RULES
 };
 const char *efs_assign_rule_name(enum efs_assign_rule rule); /* "cpu", "popular", "fiddler", ... */
-/* Sets device[experts]; errors as above, with the optimum also -E2BIG and -ENOMEM. Experts without room stay on the
- * CPU. */
+/* Sets device[experts]; errors as above, also -ENOMEM, with the optimum -E2BIG. Experts without room stay on the CPU.
+ */
 int efs_assign_by(enum efs_assign_rule rule, const struct efs_assign_pair *pair, uint8_t *device,
                   struct efs_assign_sum *sum);
 

@@ -28,7 +28,7 @@ _Static_assert((2u << EFS_ASSIGN_FEW) <= NODES_MAX, "few experts are tried in al
  */
 struct tree {
     const struct efs_assign_problem *problem;
-    uint16_t order[EFS_ASSIGN_EXPERTS_MAX];
+    const uint16_t *order;
     double rest_ns[EFS_ASSIGN_EXPERTS_MAX + 1]; /* [at]: lower bound of what order[at...] add */
     uint32_t count, nodes;
     double weight;
@@ -65,19 +65,19 @@ static void tree_from(struct tree *t, uint32_t at, const uint64_t ns[2], const u
     }
 }
 
-/* device and best_ns: the best known assignment; device is updated if the search finds a better one. */
-static bool search_tree(const struct efs_assign_problem *p, double weight, uint64_t *key, uint64_t best_ns,
-                        uint8_t *device)
+/* device and best_ns: the best known assignment; device is updated if the search finds a better one. key, order and now
+ * are scratch for all experts. Inlined, it would make its caller's frame larger than 16 KiB. */
+static __attribute__((noinline)) bool search_tree(const struct efs_assign_problem *p, double weight, uint64_t *key,
+                                                  uint16_t *order, uint8_t *now, uint64_t best_ns, uint8_t *device)
 {
-    uint8_t now[EFS_ASSIGN_EXPERTS_MAX];
     const uint64_t none[2] = {0, 0};
-    struct tree t = {.problem = p, .weight = weight, .best_ns = best_ns, .device = device, .now = now};
+    struct tree t = {.problem = p, .order = order, .weight = weight, .best_ns = best_ns, .device = device, .now = now};
     for (uint32_t i = 0; i < p->experts; i++) {
         double differ = weight * (double)efs_assign_ns(p, 0, i) - (1 - weight) * (double)efs_assign_ns(p, 1, i);
         key[i] = (uint64_t)(differ < 0 ? -differ : differ);
     }
     memset(now, EFS_ASSIGN_NONE, p->experts);
-    t.count = efs_assign_sorted(p, key, t.order);
+    t.count = efs_assign_sorted(p, key, order);
     t.rest_ns[t.count] = 0;
     for (uint32_t at = t.count; at-- > 0;) {
         double here = weight * (double)efs_assign_ns(p, 0, t.order[at]);
@@ -252,7 +252,7 @@ int efs_assign_balanced(const struct efs_assign_problem *p, uint8_t *device, str
                              : longest_start(&state, key, order, &count);
         improve_start(rc, &state, order, count, &known, device, sum);
     }
-    if (p->devices == 2 && search_tree(p, weight, key, known ? sum->makespan_ns : UINT64_MAX, device))
+    if (p->devices == 2 && search_tree(p, weight, key, order, start, known ? sum->makespan_ns : UINT64_MAX, device))
         return efs_assign_sum(p, device, sum);
     return known ? 0 : -ENOSPC;
 }

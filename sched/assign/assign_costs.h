@@ -61,7 +61,7 @@ void efs_assign_costs_record_layer(struct efs_assign_costs *costs, const struct 
  * caller sets tokens, cached and bytes; this function sets the times. fill: nothing has to be evicted for the experts
  * that are not cached; their transfers count as free, because later layers use what they bring, and there are only as
  * many of them as the memory has room for. tokens: of the layer. device[count] gets EFS_ASSIGN_CPU or _GPU. -EINVAL:
- * count, or an expert without tokens. */
+ * count, or an expert without tokens; -ENOMEM. */
 int efs_assign_by_costs(struct efs_assign_costs *costs, struct efs_assign_expert *experts, uint32_t count,
                         uint64_t room_bytes, bool fill, uint32_t tokens, uint8_t *device,
                         struct efs_assign_choice *choice);

@@ -8,8 +8,8 @@
 bool efs_assign_valid(const struct efs_assign_problem *problem);
 
 /* Sorts the experts with work by falling key, ties by number; returns their number. Keys of 2^53 - 1 and above are
- * equal. */
-uint32_t efs_assign_sorted(const struct efs_assign_problem *problem, const uint64_t *key, uint16_t *order);
+ * equal. Overwrites key. */
+uint32_t efs_assign_sorted(const struct efs_assign_problem *problem, uint64_t *key, uint16_t *order);
 
 /* A partial assignment. */
 struct efs_assign_state {

@@ -9,6 +9,7 @@
 #include "assign_internal.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 static const char *const names[EFS_ASSIGN_RULES] = {"cpu",    "popular",  "fiddler", "hybrimoe",
                                                     "greedy", "balanced", "optimum"};
@@ -48,8 +49,10 @@ static void one_by_one(const struct efs_assign_pair *pair, enum efs_assign_rule 
     }
 }
 
-static void hybrimoe(const struct efs_assign_pair *pair, struct efs_assign_state *state, uint64_t *key, uint16_t *order)
+static void hybrimoe(const struct efs_assign_pair *pair, struct efs_assign_state *state)
 {
+    uint64_t key[EFS_ASSIGN_EXPERTS_MAX];
+    uint16_t order[EFS_ASSIGN_EXPERTS_MAX];
     const struct efs_assign_problem *p = state->problem;
     uint64_t cpu_ns = 0, link_ns = 0, gpu_ns = 0;
     for (uint32_t i = 0; i < p->experts; i++)
@@ -77,29 +80,39 @@ static void hybrimoe(const struct efs_assign_pair *pair, struct efs_assign_state
     }
 }
 
-int efs_assign_by(enum efs_assign_rule rule, const struct efs_assign_pair *pair, uint8_t *device,
-                  struct efs_assign_sum *sum)
+/* p: the pair as a problem. */
+static int assign_problem(enum efs_assign_rule rule, const struct efs_assign_pair *pair,
+                          const struct efs_assign_problem *p, uint8_t *device, struct efs_assign_sum *sum)
 {
-    uint64_t ns[2 * EFS_ASSIGN_EXPERTS_MAX], bytes[2 * EFS_ASSIGN_EXPERTS_MAX], room_bytes[2],
-        key[EFS_ASSIGN_EXPERTS_MAX];
-    uint16_t order[EFS_ASSIGN_EXPERTS_MAX];
-    if (pair->experts < 1 || pair->experts > EFS_ASSIGN_EXPERTS_MAX || rule >= EFS_ASSIGN_RULES)
-        return -EINVAL;
-    const struct efs_assign_problem p = efs_assign_pair_problem(pair, ns, bytes, room_bytes);
     if (rule == EFS_ASSIGN_GREEDY)
-        return efs_assign_greedy(&p, device, sum);
+        return efs_assign_greedy(p, device, sum);
     if (rule == EFS_ASSIGN_BALANCED)
-        return efs_assign_balanced(&p, device, sum);
+        return efs_assign_balanced(p, device, sum);
     if (rule == EFS_ASSIGN_OPTIMUM)
-        return efs_assign_optimum(&p, device, sum);
-    if (!efs_assign_valid(&p))
+        return efs_assign_optimum(p, device, sum);
+    if (!efs_assign_valid(p))
         return -EINVAL;
     struct efs_assign_state state;
-    efs_assign_begin(&state, &p, device);
+    efs_assign_begin(&state, p, device);
     if (rule == EFS_ASSIGN_HYBRIMOE)
-        hybrimoe(pair, &state, key, order);
+        hybrimoe(pair, &state);
     else
         one_by_one(pair, rule, &state);
     efs_assign_end(&state, sum);
     return 0;
+}
+
+int efs_assign_by(enum efs_assign_rule rule, const struct efs_assign_pair *pair, uint8_t *device,
+                  struct efs_assign_sum *sum)
+{
+    uint64_t room_bytes[2];
+    if (pair->experts < 1 || pair->experts > EFS_ASSIGN_EXPERTS_MAX || rule >= EFS_ASSIGN_RULES)
+        return -EINVAL;
+    uint64_t *ns = malloc(4 * (size_t)pair->experts * sizeof(*ns));
+    if (!ns)
+        return -ENOMEM;
+    const struct efs_assign_problem p = efs_assign_pair_problem(pair, ns, ns + 2 * (size_t)pair->experts, room_bytes);
+    int rc = assign_problem(rule, pair, &p, device, sum);
+    free(ns);
+    return rc;
 }

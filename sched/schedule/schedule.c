@@ -76,13 +76,15 @@ static void *parts_alloc(struct parts *parts, size_t bytes)
     return parts->base ? parts->base + at : NULL;
 }
 
-static void schedule_lay_out(const struct efs_graph *graph, struct efs_schedule *schedule, struct parts *parts)
+/* Returns the scratch of efs_order_paper(). */
+static uint16_t *schedule_lay_out(const struct efs_graph *graph, struct efs_schedule *schedule, struct parts *parts)
 {
     schedule->io = parts_alloc(parts, graph->reads * sizeof *schedule->io);
     schedule->worker = parts_alloc(parts, (graph->decodes + graph->task_count) * sizeof *schedule->worker);
     schedule->rank = parts_alloc(parts, graph->op_count * sizeof *schedule->rank);
     schedule->order.task = parts_alloc(parts, graph->task_count * sizeof *schedule->order.task);
     schedule->order.block = parts_alloc(parts, graph->task_count * sizeof *schedule->order.block);
+    return parts_alloc(parts, graph->task_count * sizeof(uint16_t));
 }
 
 size_t efs_schedule_bytes(const struct efs_graph *graph)
@@ -113,9 +115,9 @@ int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind
         return -ENOSPC;
     *schedule = (struct efs_schedule){0};
     struct parts parts = {.base = memory};
-    schedule_lay_out(graph, schedule, &parts);
+    uint16_t *scratch = schedule_lay_out(graph, schedule, &parts);
     if (kind == EFS_SCHEDULE_PAPER)
-        efs_order_paper(graph, &schedule->order);
+        efs_order_paper(graph, scratch, &schedule->order);
     else
         order_request(graph, &schedule->order);
     schedule_list(graph, schedule);

@@ -59,8 +59,9 @@ size_t efs_schedule_bytes(const struct efs_graph *graph);
 int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind, void *memory, size_t bytes,
                       struct efs_schedule *schedule);
 
-/* Algorithm 1 alone: fills the arrays of order (graph->task_count entries). See schedule_zipmoe.c. */
-void efs_order_paper(const struct efs_graph *graph, struct efs_order *order);
+/* Algorithm 1 alone: fills the arrays of order; these and scratch have graph->task_count entries. See
+ * schedule_zipmoe.c. */
+void efs_order_paper(const struct efs_graph *graph, uint16_t *scratch, struct efs_order *order);
 
 /* The resources that execute operations. */
 enum efs_resource { EFS_ON_IO, EFS_ON_WORKER, EFS_ON_STREAM, EFS_ON_EXECUTOR, EFS_RESOURCES };

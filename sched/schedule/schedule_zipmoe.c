@@ -242,7 +242,7 @@ static void block_place(struct builder *builder, uint16_t *block, uint32_t count
 
 /* The tasks of one type that are in no block yet, in order. */
 struct queue {
-    uint16_t task[EFS_TASK_MAX_TASKS];
+    uint16_t *task;
     uint32_t next, count;
 };
 
@@ -254,14 +254,15 @@ static bool queue_pop(struct queue *queue, uint16_t *task)
     return true;
 }
 
-void efs_order_paper(const struct efs_graph *graph, struct efs_order *order)
+void efs_order_paper(const struct efs_graph *graph, uint16_t *scratch, struct efs_order *order)
 {
     struct builder builder = {.graph = graph, .effort = EFFORT};
-    struct queue one, two;
-    uint16_t sorted[EFS_TASK_MAX_TASKS], next;
+    struct queue one = {.task = scratch}, two = {.task = scratch};
+    uint16_t *sorted = order->task, next; /* all are in the queues before the order is written */
     uint32_t shards = 0;
-    one.next = one.count = two.next = two.count = 0;
     order_sort(graph, sorted);
+    for (uint32_t i = 0; i < graph->task_count; i++)
+        two.task += task_type_one(&graph->tasks[i]);
     for (uint32_t i = 0; i < graph->task_count; i++) {
         const struct efs_task *task = &graph->tasks[sorted[i]];
         struct queue *queue = task_type_one(task) ? &one : &two;

@@ -72,7 +72,7 @@ errint_t ctl_mount_check(const char *root, struct efs_error *err)
 /* An absolute path without a call on its last part, which may be a mount whose daemon hangs; "": no such folder. */
 static const char *absolute_path(const char *given, char *path, size_t room)
 {
-    char copy[4096], target[4096];
+    char copy[4096], any;
     size_t bytes = strlen(given);
     while (bytes > 1 && given[bytes - 1] == '/')
         bytes--;
@@ -80,7 +80,7 @@ static const char *absolute_path(const char *given, char *path, size_t room)
     if (bytes >= sizeof(copy))
         return path;
     snprintf(copy, sizeof(copy), "%.*s", (int)bytes, given);
-    if (readlink(copy, target, sizeof(target)) >= 0) { /* a mount point is a directory */
+    if (readlink(copy, &any, 1) >= 0) { /* a mount point is a directory */
         char *real = realpath(copy, NULL);
         snprintf(path, room, "%s", real ? real : "");
         free(real);

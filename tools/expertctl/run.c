@@ -332,20 +332,26 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
 
 int ctl_run_program(const struct ctl_run *given)
 {
-    struct run r = {.given = given, .words = given->words, .mount = {.life = -1}};
     struct efs_error err = {""};
+    struct run *r = calloc(1, sizeof(*r)); /* 26 KB */
     int status = RUN_FAILED;
-    if (!plugin_find(r.plugin, sizeof(r.plugin)))
-        r.plugin[0] = '\0';
-    errint_t rc = run_choose(&r, &err);
+    if (!r) {
+        ctl_fail(-ENOMEM, &err);
+        return RUN_FAILED;
+    }
+    *r = (struct run){.given = given, .words = given->words, .mount = {.life = -1}};
+    if (!plugin_find(r->plugin, sizeof(r->plugin)))
+        r->plugin[0] = '\0';
+    errint_t rc = run_choose(r, &err);
     if (rc == 0)
-        rc = run_expand(&r, &err);
+        rc = run_expand(r, &err);
     if (rc == 0)
-        rc = run_environment(&r, &err);
+        rc = run_environment(r, &err);
     if (rc == 0)
-        status = program_run(&r);
+        status = program_run(r);
     else
         ctl_fail(rc, &err);
-    ctl_run_mount_end(&r.mount);
+    ctl_run_mount_end(&r->mount);
+    free(r);
     return status;
 }

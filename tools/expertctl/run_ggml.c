@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define SECONDS_MAX 10
+#define LIST_BYTES 32768u /* of the libraries of a program */
 
 /* Finds a program as execvp(3) does. false: not found. */
 static bool find_program(const char *program, char *path, size_t room)
@@ -106,6 +107,22 @@ static bool find_library(const char *list, const char *name, char *path, size_t 
     return false;
 }
 
+/* The path of a library with which the loader would start the program. false: not known. */
+static bool program_library(const char *program, const char *name, char *library, size_t room)
+{
+    char path[4096], *list = malloc(LIST_BYTES);
+    int out;
+    pid_t child = list && find_program(program, path, sizeof(path)) && can_list(path) ? child_start(&out) : -1;
+    if (child == 0) {
+        setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);
+        execl(path, program, (char *)NULL);
+        _exit(1);
+    }
+    bool found = child > 0 && child_end(child, out, list, LIST_BYTES) && find_library(list, name, library, room);
+    free(list);
+    return found;
+}
+
 /* In the child: prints the version of ggml if it refuses the plugin, nothing if it takes it or cannot load any. */
 static void try_load(const char *library, const char *plugin)
 {
@@ -126,20 +143,11 @@ static void try_load(const char *library, const char *plugin)
 
 errint_t ctl_run_check_ggml(const char *program, const char *plugin, bool mounted, struct efs_error *err)
 {
-    char path[4096], library[4096], list[32768], version[64] = "";
+    char library[4096], version[64] = "";
     int out;
-    if (!find_program(program, path, sizeof(path)) || !can_list(path))
+    if (!program_library(program, "libggml.so", library, sizeof(library)))
         return 0;
     pid_t child = child_start(&out);
-    if (child == 0) {
-        setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);
-        execl(path, program, (char *)NULL);
-        _exit(1);
-    }
-    if (child < 0 || !child_end(child, out, list, sizeof(list)) ||
-        !find_library(list, "libggml.so", library, sizeof(library)))
-        return 0;
-    child = child_start(&out);
     if (child == 0)
         try_load(library, plugin);
     if (child < 0 || !child_end(child, out, version, sizeof(version)) || !version[0])

@@ -391,22 +391,26 @@ static int up_given_mount(const struct arguments *a, const struct ctl_model *mod
 /* Packs and mounts, or only packs if there is a program. Returns the exit status; CTL_OK: done. */
 static int up_store(const struct arguments *a, const struct ctl_model *model, const char *own)
 {
-    struct up up = {.arguments = a, .model = model, .own = own, .lock = {.fd = -1}, .place = {.above = -1}};
     struct efs_error err = {""};
+    struct up *up = calloc(1, sizeof(*up)); /* 17 KB */
     int status = CTL_FAILED;
+    if (!up)
+        return ctl_fail(-ENOMEM, &err);
+    *up = (struct up){.arguments = a, .model = model, .own = own, .lock = {.fd = -1}, .place = {.above = -1}};
     if (model->in_place)
         fprintf(stderr, "expertctl: note: %s: packing would save %.1f %%: served in place\n", model->path,
                 100 * (1 - (double)model->checkpoint.store_bytes / (double)model->checkpoint.source_bytes));
     if (model->in_place && model->checkpoint.warning[0])
         fprintf(stderr, "expertctl: warning: %s: %s\n", model->path, model->checkpoint.warning);
-    sigprocmask(SIG_BLOCK, NULL, &up.lock.mask);
-    errint_t rc = up_steps(&up, &status, &err);
-    lock_drop(&up.lock);
+    sigprocmask(SIG_BLOCK, NULL, &up->lock.mask);
+    errint_t rc = up_steps(up, &status, &err);
+    lock_drop(&up->lock);
     if (rc == 0)
-        status = a->program ? CTL_OK : ctl_up_print(model, up.path, up.config, a->json);
+        status = a->program ? CTL_OK : ctl_up_print(model, up->path, up->config, a->json);
     else if (rc != -ECHILD)
         ctl_fail(rc, &err);
-    free(up.config);
+    free(up->config);
+    free(up);
     return status;
 }
 
@@ -458,12 +462,37 @@ static struct ctl_run run_of(const struct arguments *a, const struct ctl_model *
     return run;
 }
 
+/* What `up` finds out before it packs, mounts or runs. */
+struct found {
+    struct ctl_model model;
+    char folder[4096], own[4096]; /* of stores; of mount points */
+    char checkpoint[4096];        /* see run_of() */
+};
+
+static int up_found(struct arguments *a, struct found *f)
+{
+    struct efs_error err = {""}, ignored;
+    ctl_stores_folder(a->folder, f->folder, sizeof(f->folder), &ignored);
+    ctl_stores_own(f->folder, a->folder != NULL, f->own, sizeof(f->own));
+    errint_t rc = ctl_model_find(a->given.word[0], f->folder, a->folder ? f->folder : f->own, &f->model, &err);
+    if (rc == 0)
+        rc = check_reclaim(a, &f->model, &err);
+    bool mounted = rc == 0 && f->model.kind == CTL_MODEL_MOUNT;
+    struct ctl_run run = {.fits = false};
+    if (rc == 0 && a->program)
+        run = run_of(a, &f->model, f->checkpoint, sizeof(f->checkpoint));
+    run.fits = rc == 0 && a->program && ctl_run_is_plain(&run);
+    bool ready = mounted || run.fits; /* needs no store */
+    int status = rc < 0 ? ctl_fail(rc, &err) : ready ? CTL_OK : up_store(a, &f->model, f->own);
+    if (a->program)
+        return status == CTL_OK ? ctl_run_program(&run) : status == CTL_FAILED ? RUN_FAILED : status;
+    return mounted ? up_given_mount(a, &f->model) : status;
+}
+
 static int up_run(int argc, char **argv)
 {
     struct arguments a = {.json = false};
-    struct ctl_model model;
-    struct efs_error err = {""}, ignored;
-    char folder[4096], own[4096], path[4096];
+    struct efs_error err = {""};
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--") == 0) {
             a.program = argv + i + 1;
@@ -476,21 +505,11 @@ static int up_run(int argc, char **argv)
         free(a.options);
         return a.program ? RUN_FAILED : refused;
     }
-    ctl_stores_folder(a.folder, folder, sizeof(folder), &ignored);
-    ctl_stores_own(folder, a.folder != NULL, own, sizeof(own));
-    errint_t rc = ctl_model_find(a.given.word[0], folder, a.folder ? folder : own, &model, &err);
-    if (rc == 0)
-        rc = check_reclaim(&a, &model, &err);
-    bool mounted = rc == 0 && model.kind == CTL_MODEL_MOUNT;
-    struct ctl_run run = rc == 0 && a.program ? run_of(&a, &model, path, sizeof(path)) : (struct ctl_run){0};
-    run.fits = rc == 0 && a.program && ctl_run_is_plain(&run);
-    bool ready = mounted || run.fits; /* needs no store */
-    int status = rc < 0 ? ctl_fail(rc, &err) : ready ? CTL_OK : up_store(&a, &model, own);
-    if (a.program)
-        status = status == CTL_OK ? ctl_run_program(&run) : status == CTL_FAILED ? RUN_FAILED : status;
-    else if (mounted)
-        status = up_given_mount(&a, &model);
-    ctl_model_free(&model);
+    struct found *f = calloc(1, sizeof(*f)); /* 23 KB */
+    int status = f ? up_found(&a, f) : ctl_fail(-ENOMEM, &err);
+    if (f)
+        ctl_model_free(&f->model);
+    free(f);
     free(a.options);
     return status;
 }

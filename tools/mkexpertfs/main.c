@@ -185,7 +185,7 @@ static void remember_packed(void *start, const struct efs_pack_report *report, u
 int main(int argc, char **argv)
 {
     struct arguments a = {.options = {.weights = true}};
-    struct efs_pack_report report;
+    static struct efs_pack_report report; /* 17 KB */
     struct efs_error err = {""};
     struct tools_progress progress;
     tools_init();

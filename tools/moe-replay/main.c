@@ -354,7 +354,7 @@ static struct {
 
 int main(int argc, char **argv)
 {
-    struct replay_arguments a;
+    static struct replay_arguments a; /* 11 KB */
     struct efs_error err = {""};
     tools_init();
     for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++)

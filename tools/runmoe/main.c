@@ -340,7 +340,8 @@ int main(int argc, char **argv)
         execv("/proc/self/exe", argv);
     static uint32_t first_token = 0;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    struct arguments a = {.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};
+    static struct arguments a; /* 17 KB */
+    a = (struct arguments){.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};
     a.options = (struct efs_client_options){.log = print_log};
     tools_init();
     tools_parse(&command, argc, argv, &a);

@@ -39,6 +39,7 @@ struct player {
     uint32_t *tokens;             /* [experts] of the current layer */
     struct efs_assign_expert *expert;
     uint8_t *device;
+    uint64_t *ns, *bytes;    /* [2][experts]: the layer as a problem */
     uint64_t *ahead_ns;      /* [experts]: time of the transfer for this layer that was spent before it started */
     uint64_t *next_ahead_ns; /* the same for the next layer */
     uint32_t *transitions;   /* [layers][experts][experts]: tokens that chose e, then f one layer later; or NULL */
@@ -92,6 +93,8 @@ static errint_t player_open(struct player *p, const struct replay_assign_setup *
     EFS_TABLE(&p->tables, p->tokens, w->experts);
     EFS_TABLE(&p->tables, p->expert, w->experts);
     EFS_TABLE(&p->tables, p->device, w->experts);
+    EFS_TABLE(&p->tables, p->ns, 2 * w->experts);
+    EFS_TABLE(&p->tables, p->bytes, 2 * w->experts);
     EFS_TABLE(&p->tables, p->ahead_ns, w->experts);
     EFS_TABLE(&p->tables, p->next_ahead_ns, w->experts);
     EFS_TABLE(&p->tables, p->guess, w->experts);
@@ -133,14 +136,14 @@ static struct efs_assign_pair describe(struct player *p, uint64_t pass, uint32_t
 /* ---- comparison of the rules ----------------------------------------------------------------------------------- */
 
 /* The optimal time of the layer. unknown: the search hit its limit, and the result is a lower bound. */
-static double layer_optimum(const struct efs_assign_pair *pair, uint8_t *device, bool *unknown)
+static double layer_optimum(struct player *p, const struct efs_assign_pair *pair, bool *unknown)
 {
-    uint64_t ns[2 * EFS_ASSIGN_EXPERTS_MAX], bytes[2 * EFS_ASSIGN_EXPERTS_MAX], room[2];
+    uint64_t room[2];
     struct efs_assign_sum sum;
-    *unknown = efs_assign_by(EFS_ASSIGN_OPTIMUM, pair, device, &sum) < 0;
+    *unknown = efs_assign_by(EFS_ASSIGN_OPTIMUM, pair, p->device, &sum) < 0;
     if (!*unknown)
         return (double)sum.makespan_ns;
-    const struct efs_assign_problem problem = efs_assign_pair_problem(pair, ns, bytes, room);
+    const struct efs_assign_problem problem = efs_assign_pair_problem(pair, p->ns, p->bytes, room);
     return (double)efs_assign_bound_ns(&problem);
 }
 
@@ -148,7 +151,7 @@ static void compare_rules(struct player *p, const struct efs_assign_pair *pair, 
 {
     bool unknown;
     uint64_t began = tools_now_ns();
-    double optimum_ns = layer_optimum(pair, p->device, &unknown);
+    double optimum_ns = layer_optimum(p, pair, &unknown);
     r->rule[EFS_ASSIGN_OPTIMUM].decide_ns += (double)(tools_now_ns() - began);
     r->layers++;
     r->unknown += unknown;
