@@ -60,8 +60,8 @@ with open(scratch("prompt"), "w") as file:
 check("a prompt from a file is the same", said(runmoe(store, "-p", "@" + scratch("prompt"), "-n", 6))["tokens"] in results)
 for form in ("plain", "coded", "any"):
     counted = said(runmoe(store, "-p", prompt, "-n", 6, "--batch", 1, "--form", form))
-    check(f"{form}: three experts a layer and token", sum(int(counted[f"experts_{s}"]) for s in ("f", "c", "part", "m"))
-          == (13 + 5) * 4 * 3, counted)
+    check(f"{form}: three experts a layer and token, and one to compare",
+          sum(int(counted[f"experts_{s}"]) for s in ("f", "c", "part", "m")) == (13 + 5) * 4 * 3 + 1, counted)
     check(f"{form}: only leased experts become full", (int(counted["experts_f"]) > 0) == (form == "plain"), counted)
 
 print("-- on a mount")
@@ -155,6 +155,66 @@ else:
         mount.unmount()
 check("without a device", "no graphics processor" in run(RUNMOE, store, "--gpu", "36M", env={**os.environ, "EXPERTFS_CUDA": "off"}).stderr
       or "built without kernels" in ran.stderr)
+
+print("-- two files with tensors of the same names")
+
+
+def tensors_of(path):
+    """{name: (header entry, bytes)} of a safetensors file."""
+    with open(path, "rb") as file:
+        whole = file.read()
+    begin = 8 + struct.unpack("<Q", whole[:8])[0]
+    return {name: (entry, whole[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]])
+            for name, entry in json.loads(whole[8:begin]).items() if name != "__metadata__"}
+
+
+def write_tensors(path, tensors):
+    header, at = {}, 0
+    for name, (entry, data) in tensors.items():
+        header[name] = {**entry, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(data for _, data in tensors.values()))
+
+
+def said_tokens(folder):
+    ran = runmoe(make_store(folder), "-p", "5,9,130,77,2", "-n", 6)
+    return said(ran).get("tokens", ran.stderr)
+
+
+def folder_of(name, files, index, index_name="model.safetensors.index.json"):
+    """A checkpoint of these files {name: tensors}, and an index {tensor: file}."""
+    folder = scratch(name)
+    os.mkdir(folder)
+    shutil.copy(f"{two_models[0]}/config.json", folder)
+    for file, tensors in files.items():
+        write_tensors(f"{folder}/{file}", tensors)
+    with open(f"{folder}/{index_name}", "w") as file:
+        json.dump({"metadata": {}, "weight_map": index}, file)
+    return folder
+
+
+two_models = [make_model(f"seed{seed}", *SHAPE, "--seed", str(seed)) for seed in (1, 2)]
+one, other = ({name: tensor for path in files_below(folder) if path.endswith(".safetensors")
+               for name, tensor in tensors_of(f"{folder}/{path}").items()} for folder in two_models)
+wanted = said_tokens(two_models[0])
+layer_0 = [name for name in one if name.startswith("model.layers.0.")]
+for order in (("a", "b"), ("b", "a")):
+    base, more = (f"{letter}.safetensors" for letter in order)
+    named = folder_of(f"named-{base}", {base: one, more: {name: other[name] for name in layer_0} | {
+        "model.norm.weight": one["model.norm.weight"]}}, {**dict.fromkeys(one, base), "model.norm.weight": more})
+    check(f"{base} by the index, not {more}, in which the names are, too", said_tokens(named) == wanted, said_tokens(named))
+variant = folder_of("variant", {"model.safetensors": one, "model.fp16.safetensors": other},
+                    dict.fromkeys(other, "model.fp16.safetensors"), "model.fp16.safetensors.index.json")
+ran = runmoe(make_store(variant), "-n", 6)
+check("a store with the experts of another file than the one with all else is refused", ran.returncode == 1 and
+      "model.safetensors: the store has other experts" in ran.stderr, ran)
+if os.path.exists("/dev/fuse"):
+    mount = Mount(variant + ".efs", "budget=60M")
+    check("on a mount, too", "model.safetensors: the store has other experts" in runmoe(mount.path, "-n", 6).stderr)
+    mount.unmount()
 
 # several prompts, each a separate sequence; their routing as a trace
 ran = runmoe(store, "-p", prompt, "-p", "7,8", "-p", prompt, "-n", 6)

@@ -105,12 +105,14 @@ static errint_t source_read_file(const struct model *m, const char *path, struct
 struct loader {
     struct model *model;
     struct source source;
+    json_t *map;     /* {tensor: file} of the index; NULL: no index */
     json_t *tensors; /* header entries of tensors not loaded yet, with "file" and "begin", the offset of the data */
     errint_t rc;
     struct efs_error *err;
 };
 
-/* The files with the tensors as {path: true}: those of the index, or model.safetensors without one. Sets l->rc. */
+/* The files with the tensors as {path: true}: those of the index, or model.safetensors without one. Sets l->rc and
+ * l->map. */
 static json_t *weight_files(struct loader *l)
 {
     char *text = NULL;
@@ -119,7 +121,8 @@ static json_t *weight_files(struct loader *l)
     l->rc = source_read_file(l->model, "model.safetensors.index.json", &l->source, &text, l->err);
     if (l->rc == 0 && !(root = efs_json_python(text, l->source.bytes, l->err)))
         l->rc = -EUCLEAN;
-    json_object_foreach(json_object_get(root, "weight_map"), name, file) if (json_is_string(file))
+    l->map = json_incref(json_object_get(root, "weight_map"));
+    json_object_foreach(l->map, name, file) if (json_is_string(file))
         json_object_set_new(files, json_string_value(file), json_true());
     if (l->rc == -ENOENT) {
         json_object_set_new(files, "model.safetensors", json_true());
@@ -143,13 +146,19 @@ static bool is_expert_matrix(const struct config *c, const char *name)
             strcmp(matrix, "down_proj.weight") == 0);
 }
 
-/* Adds the tensors of a file, except experts', to l->tensors. */
-static void loader_add_tensors(struct loader *l, const char *path)
+/* Whether a tensor of the file is the model's: the index names the file, or no file before has the tensor. */
+static bool is_of_file(const struct loader *l, const char *name, const char *path)
+{
+    const char *file = json_string_value(json_object_get(l->map, name));
+    return file ? strcmp(file, path) == 0 : !json_object_get(l->tensors, name);
+}
+
+/* Opens a safetensors file and reads its header. NULL: l->rc is set. */
+static json_t *loader_header(struct loader *l, const char *path, uint64_t *begin)
 {
     uint64_t length = 0;
     char *text = NULL;
-    const char *name;
-    json_t *header = NULL, *entry;
+    json_t *header = NULL;
     l->rc = source_open(l->model, path, &l->source, l->err);
     if (l->rc == 0 && l->source.bytes >= 8)
         l->rc = source_read(&l->source, 0, (uint8_t *)&length, 8, l->err);
@@ -158,16 +167,74 @@ static void loader_add_tensors(struct loader *l, const char *path)
         header = json_loadb(text, length, 0, NULL);
     if (l->rc == 0 && !header)
         l->rc = efs_fail(l->err, -EUCLEAN, "%s: cannot be read as safetensors", path);
+    free(text);
+    *begin = 8 + length;
+    return header;
+}
+
+/* Reads a tensor of the open file; the caller frees it. NULL: it is not there, or l->rc is set. */
+static uint8_t *loader_bytes(struct loader *l, const json_t *entry, uint64_t begin, size_t *bytes)
+{
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const json_int_t first = json_integer_value(json_array_get(offsets, 0)),
+                     end = json_integer_value(json_array_get(offsets, 1));
+    if (l->rc < 0 || first < 0 || end <= first || (uint64_t)end > l->source.bytes - begin)
+        return NULL;
+    *bytes = (size_t)(end - first);
+    uint8_t *data = malloc(*bytes);
+    l->rc = data ? source_read(&l->source, begin + (uint64_t)first, data, *bytes, l->err)
+                 : efs_fail(l->err, -ENOMEM, "no memory for %zu bytes", *bytes);
+    return data;
+}
+
+/*
+ * Compares an expert's matrix of a weight file with that of the expert that the library reads: a folder may have
+ * several models with the same names, and their files are chosen here by the index, when it was packed by the packer.
+ * Of a file all experts are the store's or none, so one is compared.
+ */
+static void loader_check_expert(struct loader *l, const char *path, const char *name, const json_t *entry,
+                                uint64_t begin)
+{
+    char expert[64];
+    uint32_t layer = 0, number = 0;
+    uint64_t expert_begin;
+    size_t bytes = 0, expert_bytes = 0;
+    sscanf(name, "model.layers.%" SCNu32 ".mlp.experts.%" SCNu32, &layer, &number);
+    uint8_t *data = loader_bytes(l, entry, begin, &bytes), *expert_data = NULL;
+    snprintf(expert, sizeof(expert), "experts/L%02u/E%03u.safetensors", layer, number);
+    json_t *header = l->rc == 0 ? loader_header(l, expert, &expert_begin) : NULL;
+    if (header)
+        expert_data = loader_bytes(l, json_object_get(header, name), expert_begin, &expert_bytes);
+    if (l->rc == 0 && (!data || !expert_data || bytes != expert_bytes || memcmp(data, expert_data, bytes) != 0))
+        l->rc = efs_fail(l->err, -ESTALE,
+                         "%s: the store has other experts\nhint: pack the files of this model without those of another",
+                         path);
+    json_decref(header);
+    free(expert_data);
+    free(data);
+}
+
+/* Adds the tensors of a file, except experts', to l->tensors. */
+static void loader_add_tensors(struct loader *l, const char *path)
+{
+    uint64_t begin;
+    const char *name, *sample = NULL;
+    json_t *header = loader_header(l, path, &begin), *entry;
     json_object_foreach(header, name, entry)
     {
-        if (strcmp(name, "__metadata__") == 0 || is_expert_matrix(&l->model->config, name))
+        if (strcmp(name, "__metadata__") == 0 || !is_of_file(l, name, path))
             continue;
+        if (is_expert_matrix(&l->model->config, name)) {
+            sample = sample ? sample : name;
+            continue;
+        }
         json_object_set_new(entry, "file", json_string(path));
-        json_object_set_new(entry, "begin", json_integer((json_int_t)(8 + length)));
+        json_object_set_new(entry, "begin", json_integer((json_int_t)begin));
         json_object_set(l->tensors, name, entry);
     }
+    if (sample && l->rc == 0)
+        loader_check_expert(l, path, sample, json_object_get(header, sample), begin);
     json_decref(header);
-    free(text);
 }
 
 /* ---- weights ---- */
@@ -297,6 +364,7 @@ static errint_t model_load(struct model *m, const char *const *ignored, struct e
         loader_read_all(&l, ignored);
     source_close(&l.source);
     json_decref(files);
+    json_decref(l.map);
     json_decref(l.tensors);
     if (l.rc < 0) {
         const struct efs_error why = *err;

@@ -3,8 +3,8 @@
  * model.h - a Qwen3-MoE model in a store or a mount.
  *
  * runmoe/ is an example of a runtime: it runs a whole Qwen3-MoE model with experts from a store or a mount. Users and
- * tools/bench/ run it; no other program includes its headers. It never reads or decodes an expert itself:
- * efs_client_ffn() does.
+ * tools/bench/ run it; no other program includes its headers. It never reads or decodes an expert itself, except to
+ * compare one of each weight file: efs_client_ffn() does.
  *
  * A model has its configuration, its dense weights in memory, and the client for its experts.
  */
@@ -36,8 +36,8 @@ struct model {
 
 /* Opens a store or a mount and reads all weights except experts. `ignored` matches keys of config.json and tensors to
  * ignore (config.h). path must stay valid until model_close(). For a store, sets options->reserved_bytes. Blocks.
- * -EINVAL: not a Qwen3-MoE model, or one with keys or tensors that are not supported. After an error *model needs no
- * model_close(). */
+ * -EINVAL: not a Qwen3-MoE model, or one with keys or tensors that are not supported; -ESTALE: the experts are those of
+ * other files. After an error *model needs no model_close(). */
 errint_t model_open(const char *path, struct efs_client_options *options, const char *const *ignored,
                     struct model *model, struct efs_error *err);
 void model_close(struct model *model);
