@@ -167,4 +167,20 @@ check("the second mount point has the checksum", mounts[second] == scratch("data
       re.fullmatch(mounts[second] + "@[0-9a-f]{8}", mounts[first]), mounts)
 check("down by an address", run(expertctl, "down", "https://huggingface.co/org/Plain").returncode == 0 and not is_mounted(mounts[second]))
 run(expertctl, "down", mounts[first])
+
+print("-- another name of the same bytes")
+repository("org/Twin", "cc33", files, "main")
+result = up("org/Plain")
+check("mounted", result.returncode == 0, result)
+mount = re.search(" on (.*)\n", result.stdout)[1]
+result = up("org/Twin")
+check("it has the other's store and mount", result.returncode == 0 and f" on {mount}\n" in result.stdout, result)
+for verb in ("status", "doctor", "info"):
+    result = run(expertctl, verb, "org/Twin")
+    check(verb, result.returncode == 0, result)
+result = run(expertctl, "down", "org/Twin")
+check("down", result.returncode == 0 and not is_mounted(mount), result)
+result = run(expertctl, "rm", "--yes", "org/Twin")
+check("rm says that its store is the other's", result.returncode == 1 and
+      re.search("org/Twin: its store is that of org--Plain@\\w+, too\nhint: `expertctl rm org--Plain@", result.stderr), result)
 done()

@@ -4,6 +4,7 @@
 
 #include "expertfs-private.h"
 #include "hub_name.h"
+#include "sources.h"
 #include "store_name.h"
 
 #include <errno.h>
@@ -165,6 +166,11 @@ errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, co
         return 0;
     if (found)
         return efs_fail(err, -E2BIG, "%s: which mount? there are %s", given, names);
+    for (size_t i = 0; i < mounts->count; i++)
+        if (ctl_sources_is_of(mounts->mount[i].source, given)) { /* packed from a model of another name */
+            *mount = &mounts->mount[i];
+            return 0;
+        }
     errint_t rc = around ? ctl_mount_state(path, ANSWER_MS, NULL) : -ENOENT;
     if (rc != -ENOENT && rc != -ENOTDIR) {
         *mount = around;

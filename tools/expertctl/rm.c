@@ -54,12 +54,36 @@ static const struct tools_command command = {
     .at = AT(given),
     .finish = check_arguments};
 
+/* Says which store has the bytes of a model on the Hub, if it was packed from another model. */
+static errint_t store_shared(const char *given, const char *folder, struct efs_error *err)
+{
+    struct dirent **stores;
+    char name[256], *path;
+    int count = *folder ? ctl_stores_list(folder, &stores) : 0;
+    for (int i = 0; i < count; i++) {
+        if (asprintf(&path, "%s/%s", folder, stores[i]->d_name) >= 0) {
+            if (ctl_sources_is_of(path, given)) {
+                ctl_store_stem(path, name, sizeof(name));
+                efs_fail(err, -ENOENT, "%s: its store is that of %s, too\nhint: `expertctl rm %s` deletes it", given,
+                         name, name);
+            }
+            free(path);
+        }
+        free(stores[i]);
+    }
+    if (count > 0)
+        free(stores);
+    return -ENOENT;
+}
+
 /* The store that `given` names: a path, or the name of one store in the folder. */
 static errint_t store_find(const char *given, const char *folder, char *path, size_t room, struct efs_error *err)
 {
     struct stat st;
-    if (stat(given, &st) < 0 || !S_ISREG(st.st_mode))
-        return ctl_store_by_name(folder, given, false, path, room, err);
+    if (stat(given, &st) < 0 || !S_ISREG(st.st_mode)) {
+        errint_t rc = ctl_store_by_name(folder, given, false, path, room, err);
+        return rc == -ENOENT ? store_shared(given, folder, err) : rc;
+    }
     bool fits = (size_t)snprintf(path, room, "%s", given) < room;
     return fits ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: %s", given, strerror(ENAMETOOLONG));
 }

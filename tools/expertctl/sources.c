@@ -15,6 +15,7 @@
 #include "expertctl.h"
 #include "expertfs-packing-private.h"
 #include "expertfs-private.h"
+#include "hub.h"
 #include "progress.h"
 #include "stores.h"
 
@@ -283,4 +284,14 @@ bool ctl_sources_has_path(const char *store, const char *path)
         ctl_sources_free(&is);
     }
     return in && record_close(in, store, hash) && found;
+}
+
+bool ctl_sources_is_of(const char *store, const char *given)
+{
+    char path[4096], *absolute = NULL;
+    struct efs_error ignored;
+    bool found = ctl_hub_find(given, path, sizeof(path), &ignored) == 0 &&
+                 efs_source_path(path, &absolute, &ignored) == 0 && ctl_sources_has_path(store, absolute);
+    free(absolute);
+    return found;
 }

@@ -32,5 +32,7 @@ enum ctl_source_state ctl_sources_state(const char *store, char *path, size_t ro
 bool ctl_sources_compare(const char *store, const char *path);
 /* Whether the checkpoint at path is recorded for the store, unchanged or not. */
 bool ctl_sources_has_path(const char *store, const char *path);
+/* The same for a model in the local cache of the Hub, by its name (hub_name.h). */
+bool ctl_sources_is_of(const char *store, const char *given);
 
 #endif
