@@ -125,16 +125,18 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
 {
     struct job j = {.options = options, .writer = {.dir = -1, .file = {.fd = -1}}};
     uint64_t began = efs_now_ns();
+    bool parts = false;
     *report = (struct efs_pack_report){0};
     errint_t rc = efs_pack_check_options(options, err);
     if (rc == 0) /* first: it may reject out, and reading a large checkpoint's catalogue takes long */
         rc = efs_store_writer_open(&j.writer, out, options->force, err);
     if (rc == 0)
-        rc = efs_catalog_read(src, options->experts, &j.catalog, err);
+        rc = options->weights ? efs_catalog_read_parts(src, options->experts, &j.catalog, &parts, err)
+                              : efs_catalog_read(src, options->experts, &j.catalog, err);
     if (rc == 0)
         rc = efs_pack_source_open(&j.catalog, &j.source, err);
     if (rc == 0 && options->weights)
-        rc = efs_catalog_check(src, &j.catalog, err);
+        rc = efs_catalog_check(parts ? j.catalog.root : src, &j.catalog, err);
     if (rc == 0)
         rc = efs_pack_check_output(src, out, j.source, err);
     if (rc == 0)

@@ -9,7 +9,7 @@
 errint_t efs_pack_check(const char *src, struct efs_catalog *catalog, struct efs_error *err)
 {
     bool parts;
-    errint_t rc = efs_catalog_read_parts(src, catalog, &parts, err);
+    errint_t rc = efs_catalog_read_parts(src, NULL, catalog, &parts, err);
     if (rc < 0)
         return rc;
     rc = efs_catalog_check(parts ? catalog->root : src, catalog, err);
@@ -34,7 +34,8 @@ errint_t efs_pack_estimate(const char *src, double *saved, struct efs_error *err
 {
     struct efs_catalog catalog;
     double bytes = 0, coded = 0;
-    errint_t rc = efs_catalog_read(src, NULL, &catalog, err);
+    bool parts;
+    errint_t rc = efs_catalog_read_parts(src, NULL, &catalog, &parts, err);
     if (rc < 0)
         return rc;
     if (catalog.expert_count == 0)

@@ -111,8 +111,9 @@ errint_t efs_catalog_parse(struct efs_catalog *catalog, const char *experts, str
 /* After efs_catalog_list() of one file that is a part of a split model: adds the parts beside it. *added: whether there
  * are any. The caller frees the catalogue, also on error. */
 errint_t efs_catalog_add_parts(struct efs_catalog *catalog, bool *added, struct efs_error *err);
-/* efs_catalog_read() with these parts, as efs_store_open() serves them. */
-errint_t efs_catalog_read_parts(const char *src, struct efs_catalog *catalog, bool *added, struct efs_error *err);
+/* efs_catalog_read() with these parts, as efs_store_open() serves and efs_pack() packs them. */
+errint_t efs_catalog_read_parts(const char *src, const char *experts, struct efs_catalog *catalog, bool *added,
+                                struct efs_error *err);
 /* Checks that src has weights, all parts of split models, and all files named by its indexes. 0, or -ENODATA with the
  * reason and what to pack instead in err. */
 errint_t efs_catalog_check(const char *src, const struct efs_catalog *catalog, struct efs_error *err);

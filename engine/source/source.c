@@ -170,7 +170,8 @@ errint_t efs_catalog_read(const char *src, const char *experts, struct efs_catal
     return ret == 0 ? efs_catalog_parse(catalog, experts, err) : ret;
 }
 
-errint_t efs_catalog_read_parts(const char *src, struct efs_catalog *catalog, bool *added, struct efs_error *err)
+errint_t efs_catalog_read_parts(const char *src, const char *experts, struct efs_catalog *catalog, bool *added,
+                                struct efs_error *err)
 {
     errint_t ret = efs_catalog_list(src, catalog, err);
 
@@ -178,7 +179,7 @@ errint_t efs_catalog_read_parts(const char *src, struct efs_catalog *catalog, bo
         return ret;
     ret = efs_catalog_add_parts(catalog, added, err);
     if (ret == 0)
-        return efs_catalog_parse(catalog, NULL, err);
+        return efs_catalog_parse(catalog, experts, err);
     efs_catalog_free(catalog);
     return ret;
 }

@@ -39,6 +39,12 @@ static bool ends_with(const char *path, const char *end)
     return n > m && strcmp(path + n - m, end) == 0;
 }
 
+/* Whether the name is that of a file of weights, of an index of them, or of a part of either. */
+static bool may_be_weights(const char *name)
+{
+    return strstr(name, ".safetensors") || strstr(name, ".gguf");
+}
+
 /* Whether the file has the name of a download in progress. */
 static bool is_download(const char *path)
 {
@@ -48,7 +54,7 @@ static bool is_download(const char *path)
         (strncmp(name, OLLAMA_BEGIN, strlen(OLLAMA_BEGIN)) == 0 && ends_with(name + strlen(OLLAMA_BEGIN), OLLAMA_END)))
         return true;
     for (size_t i = 0; i < ENDS; i++)
-        if (ends_with(name, ends[i].end) && (ends[i].any_name || strstr(name, ".safetensors") || strstr(name, ".gguf")))
+        if (ends_with(name, ends[i].end) && (ends[i].any_name || may_be_weights(name)))
             return true;
     return false;
 }
@@ -80,6 +86,10 @@ static errint_t mark_listed(struct efs_catalog *catalog, const struct efs_source
                          : NULL;
         struct efs_source_file *file = path ? efs_source_find(catalog, path) : NULL;
         free(path);
+        /* README and README.part are two files; a browser leaves an empty README until the other is whole. */
+        if (file && !ends[i].any_name && !ends[i].at_target && file->bytes > 0 && !file->has_tensors &&
+            file->index == EFS_NONE && !may_be_weights(file->path))
+            file = NULL;
         *found = file != NULL;
         if (file)
             return mark_beside(file, other->path);

@@ -216,6 +216,8 @@ def downloads_that_did_not_end():
     for name in ("tokenizer.json", "README"):
         source = folder(f"beside {name}", {"model.safetensors": good, name: "text", name + ".aria2": b"x"})
         everywhere(f"{name} and its .aria2", source, f"{source}/{name}: ", f"{name}.aria2 lies beside it")
+    source = folder("browser", {"model.safetensors": good, "config.json": "", "config.json.part": "{"})
+    everywhere("config.json, empty, and its .part", source, f"{source}/config.json: ", "config.json.part lies beside it")
     source = folder("blob", {"model.safetensors": good, "blobs/4d7a.incomplete": more[:100]})
     refused("a blob of the hub", source, f"{source}/blobs/4d7a.incomplete: ", "did not end")
     source = folder("temporary", {"model.safetensors": good, "._____temp/b.safetensors": more})
@@ -228,6 +230,7 @@ def downloads_that_did_not_end():
     # Other files with such names
     packed("files that are no downloads", folder("similar", {
         "model.safetensors": good, "notes.st": "of Smalltalk", "b.st": more, "chapter.part": "text", "x.partial": "text",
+        "README": "text", "README.part": "text", "tokenizer.json": "{}", "tokenizer.json.partial": "text",
         "b.aria2": "text", "a.aria2.txt": "text", "sha256-partial": "text", "poem-partial": "text"}), experts=4)
 
 
@@ -450,6 +453,9 @@ def parts_by_their_names():
     refused("parts of 61, one missing", parts("one of 61", [n for n in range(1, 62) if n != 9], 61, digits=1),
             "9-of-61.safetensors is missing")
     refused("part 0 alone", parts("alone", (0,), 3) + "/model-00000-of-00003.safetensors", "is one part of 3")
+    packed("one part stands for all", parts("all by one", range(3), 3) + "/model-00001-of-00003.safetensors", experts=3)
+    refused("one part for all, one missing", parts("two by one", (0, 2), 3) + "/model-00000-of-00003.safetensors",
+            "model-00001-of-00003.safetensors is missing")
 
 
 def several_models():

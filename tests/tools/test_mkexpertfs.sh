@@ -119,7 +119,10 @@ for kind in safetensors gguf; do # parts are recognised by their names
     for part in 00001-of-00003 00002-of-00003 00003-of-00003 001-of-2 002-of-2 00001-of-00001 5-of-4; do
         cp "$dir/parts/one.$kind" "$dir/parts/deeper/m-$part.$kind"
     done
-    fails 1 "$dir/parts/deeper/m-00002-of-00003.$kind" "$dir/stores/x.efs"
+    mkdir "$dir/parts/alone"
+    cp "$dir/parts/one.$kind" "$dir/parts/alone/m-00002-of-00003.$kind"
+    fails 1 "$dir/parts/alone/m-00002-of-00003.$kind" "$dir/stores/x.efs"
+    rm -r "$dir/parts/alone"
     grep -q "hint: pack the folder" "$dir/err" || complain "one part of three: $(cat "$dir/err")"
     pack --any "$dir/parts/deeper/m-00002-of-00003.$kind" "$dir/stores/part-$kind.efs"
     pack "$dir/parts/deeper/m-00001-of-00001.$kind" "$dir/stores/part1-$kind.efs"
