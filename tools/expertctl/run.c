@@ -33,6 +33,7 @@ enum way {
 struct run {
     const struct ctl_run *given;
     enum way way;
+    bool plain_file; /* the plain files are one file, or named by a part */
     char **words;
     char root[sizeof(((struct ctl_run_mount *)NULL)->path)]; /* the folder of the files that the program reads; "": it
                                                                 opens them by names of its own */
@@ -55,9 +56,8 @@ static bool run_has(const struct run *r, const char *placeholder)
 static errint_t gguf_find(struct run *r, struct efs_error *err)
 {
     struct ctl_gguf_models models;
-    struct stat st;
     char names[400] = "";
-    if (r->way <= WAY_STORE && stat(r->given->plain, &st) == 0 && S_ISREG(st.st_mode)) {
+    if (r->way <= WAY_STORE && r->plain_file) {
         snprintf(r->gguf, sizeof(r->gguf), "%s", r->given->plain);
         ctl_gguf_first_part(r->gguf);
         return 0;
@@ -270,24 +270,20 @@ static errint_t check_store(const char *source, struct efs_error *err)
 /* The folder of the plain files. */
 static void plain_folder(struct run *r)
 {
-    struct stat st;
     snprintf(r->root, sizeof(r->root), "%s", r->given->plain);
-    char *slash = stat(r->root, &st) == 0 && S_ISREG(st.st_mode) ? strrchr(r->root, '/') : NULL;
+    char *slash = r->plain_file ? strrchr(r->root, '/') : NULL;
     if (slash)
         *slash = '\0';
 }
 
 /* Whether the plain files are GGUF files. */
-static bool plain_is_gguf(const struct ctl_run *given)
+static bool plain_is_gguf(const struct run *r)
 {
     struct ctl_gguf_models models = {0};
     struct efs_error ignored;
-    struct stat st;
-    if (!given->plain || stat(given->plain, &st) < 0)
-        return false;
-    if (S_ISREG(st.st_mode))
-        return true;
-    bool some = ctl_gguf_models(given->plain, NULL, NULL, &models, &ignored) == 0 && models.count > 0;
+    if (!r->given->plain || r->plain_file)
+        return r->plain_file;
+    bool some = ctl_gguf_models(r->given->plain, NULL, NULL, &models, &ignored) == 0 && models.count > 0;
     ctl_gguf_models_free(&models);
     return some;
 }
@@ -317,7 +313,7 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
         return 0;
     }
     errint_t rc = check_store(given->source, err);
-    r->way = given->options || (placed && !(*r->plugin && plain_is_gguf(given))) ? WAY_MOUNT : WAY_STORE;
+    r->way = given->options || (placed && !(*r->plugin && plain_is_gguf(r))) ? WAY_MOUNT : WAY_STORE;
     if (rc == 0 && r->way == WAY_STORE) {
         if (given->plain)
             plain_folder(r);
@@ -333,6 +329,7 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
 int ctl_run_program(const struct ctl_run *given)
 {
     struct efs_error err = {""};
+    struct stat st;
     struct run *r = calloc(1, sizeof(*r)); /* 26 KB */
     int status = RUN_FAILED;
     if (!r) {
@@ -340,6 +337,7 @@ int ctl_run_program(const struct ctl_run *given)
         return RUN_FAILED;
     }
     *r = (struct run){.given = given, .words = given->words, .mount = {.life = -1}};
+    r->plain_file = given->plain && stat(given->plain, &st) == 0 && S_ISREG(st.st_mode);
     if (!plugin_find(r->plugin, sizeof(r->plugin)))
         r->plugin[0] = '\0';
     errint_t rc = run_choose(r, &err);
