@@ -204,7 +204,7 @@ $(BUILD)/tests/expertfs/%: $(BUILD)/obj/tests/expertfs/%.o $(EXPERTFS_PARTS) $(c
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(shell pkg-config --libs cmocka) $(FUSE_LIBS) $(ENGINE_LIBS)
 $(BUILD)/tests/expertfs/expertfs-faults: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,efs_open efs_close efs_read efs_lease efs_lease_release \
-  fuse_reply_open fuse_reply_buf ioctl posix_fadvise64)
+  fuse_reply_open fuse_reply_buf ioctl)
 $(BUILD)/tests/expertfs/expertfs-faults: $(call obj,$(SRC_expertfs) tests/expertfs/engine_faults.c) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")

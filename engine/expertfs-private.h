@@ -87,7 +87,7 @@ struct efs_options {
     uint64_t per_file_bytes; /* the same for each served file, such as for its name */
     bool full_pool;          /* keep leased experts in memfds (for passthrough and the client runtime) */
     bool lease_wait;         /* an open's lease without room waits for a release; false: it fails with -ENOMEM */
-    bool prealloc;  /* allocate all memory of the pools in efs_open(); with full_pool, the first plan has a pool F */
+    bool prealloc; /* allocate all memory of the pools in efs_open(); with full_pool, the first plan has a pool F */
     enum efs_store_direct store_direct;
     /* Values as for efs_set(); NULL: the engine's default. budget: budget_bytes is used. Read only during efs_open().
      */
@@ -179,9 +179,6 @@ errint_t efs_read_rows(struct efs *fs, uint32_t file, const struct efs_row *rows
 
 /* Whether any of these bytes of a file are an expert's. */
 bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes);
-/* Whether a read of a page at this offset of a file takes only a few pages of the store: it is of a large tensor
- * outside experts, and not in memory. file: a number below efs_file_count(). */
-bool efs_file_reads_pages(struct efs *fs, uint32_t file, uint64_t offset);
 
 /*
  * Rows of a matrix of an expert (efs_client_tensors(), full or coded, any dtype) as the checkpoint has them, from row

@@ -7,8 +7,8 @@
  * Threads: main (starts the mount, waits for signals, stops it), receiving threads (read requests of the kernel and
  * answer those that need no disk, and small reads, during which all but one may block on the disk; may block on a reply
  * buffer), the engine's workers (complete reads and opens when the data is in memory), the export thread (export.c) and
- * the log thread (log_queue.c). No thread accesses files of the mount, except that of drop_pages.c: the request would
- * wait for this daemon, which could then not be killed.
+ * the log thread (log_queue.c). No thread accesses files of the mount: the request would wait for this daemon, which
+ * could then not be killed.
  *
  * After daemon_start() all fields are constant except those that name a lock or are atomic.
  */
@@ -19,7 +19,6 @@
 
 #include "buffers.h"
 #include "counters.h"
-#include "drop_pages.h"
 #include "mount.h"
 #include "opens.h"
 #include "options.h"
@@ -42,7 +41,6 @@ struct efsd {
     struct efsd_buffers buffers;
     size_t buffer_count;
     struct efsd_opens opens;
-    struct efsd_drop_pages drop_pages;
     struct efsd_kernel kernel;
     struct efsd_counters counters;
     struct efsd_shrink shrink;

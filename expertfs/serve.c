@@ -292,7 +292,6 @@ static void daemon_end(struct efsd *daemon)
         efs_stream_free(daemon->streams[i / 4][i / 2 % 2][i % 2]);
     efsd_export_free(daemon->export);
     efsd_session_end(daemon);
-    efsd_drop_pages_stop(daemon);
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);
     efsd_tree_free(&daemon->tree);
@@ -312,7 +311,6 @@ errint_t efsd_serve(const struct efsd_options *options, int status_fd, struct ef
     if (!daemon)
         return efs_fail(err, -ENOMEM, "no memory");
     daemon->options = *options;
-    efsd_drop_pages_init(&daemon->drop_pages);
     daemon->stop_fd = daemon->ended_fd = -1;
     pthread_mutex_init(&daemon->tuning.lock, NULL);
 

@@ -424,19 +424,6 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     read_end(r);
 }
 
-bool efs_file_reads_pages(struct efs *fs, uint32_t file, uint64_t offset)
-{
-    if (!fs->small || offset >= efs_view_bytes(&fs->view, file))
-        return false;
-    const struct efs_file_span span = efs_file_span(fs, file, offset);
-    if (span.extent == EFS_NONE)
-        return false;
-    efs_lock(fs);
-    bool serves = efs_small_serves(fs, span.extent, span.at.object, span.at.object_offset, 1);
-    efs_unlock(fs);
-    return serves;
-}
-
 errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **out)
 {
     (void)fs;

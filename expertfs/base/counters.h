@@ -28,7 +28,6 @@
     X(handouts_coded, "of them, coded ones")                                                                           \
     X(handout_clients, "connections to the socket")                                                                    \
     X(lease_fallbacks, "experts that were opened without a lease because the lease failed")                            \
-    X(reads_refused, "reads around random page faults that were refused: the kernel then reads single pages")          \
     X(reply_waits, "reads that waited for a free reply buffer")                                                        \
     X(aheads, "blocks decoded ahead of a reader in order")                                                             \
     X(ahead_hits, "blocks decoded ahead that the reader asked for")                                                    \

@@ -40,8 +40,7 @@ errint_t efsd_opens_init(struct efsd *daemon)
     pthread_mutex_init(&daemon->opens.lock, NULL);
     daemon->opens.shares = calloc((size_t)daemon->expert_count + 1, sizeof(*daemon->opens.shares));
     daemon->opens.cached_bytes = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.cached_bytes));
-    daemon->opens.hollow = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.hollow));
-    return daemon->opens.shares && daemon->opens.cached_bytes && daemon->opens.hollow ? 0 : -ENOMEM;
+    return daemon->opens.shares && daemon->opens.cached_bytes ? 0 : -ENOMEM;
 }
 
 /* Each open is in one of the two lists, from open_new() to efsd_open_release(). */
@@ -84,7 +83,6 @@ static struct efsd_open *open_new(struct efsd *daemon, fuse_req_t req, uint32_t 
     open->node = node;
     open->thread = (uint32_t)fuse_req_ctx(req)->pid;
     open->user = fuse_req_ctx(req)->uid;
-    efsd_read_around_init(&open->around);
     atomic_init(&open->references, 1);
     pthread_mutex_lock(&daemon->opens.lock);
     open_list_add(&daemon->opens.answered, open);
@@ -126,7 +124,6 @@ void efsd_open_unref(struct efsd_open *open)
     assert(before > 0);
     if (before == 1) {
         assert(!open->link); /* it is in no list */
-        pthread_mutex_destroy(&open->around.lock);
         free(open->text);
         free(open);
     }
@@ -136,11 +133,7 @@ void efsd_opens_free(struct efsd *daemon)
 {
     struct efsd_opens *opens = &daemon->opens;
     free((void *)opens->cached_bytes);
-    for (uint32_t node = 0; opens->hollow && node < daemon->tree.count; node++)
-        efsd_hollow_free(&opens->hollow[node]);
-    free(opens->hollow);
     opens->cached_bytes = NULL;
-    opens->hollow = NULL;
     if (!opens->shares)
         return;
     assert(!opens->waiting); /* the engine has completed all leases */
@@ -234,8 +227,6 @@ static void open_reply(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
                1);
     uint64_t handle = (uint64_t)(uintptr_t)open;
     atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
-    if (efsd_hollow_any(&daemon->opens.hollow[open->node]))
-        efsd_drop_pages(daemon, open->node); /* a new reader may be sequential */
     struct fuse_file_info file = {.fh = handle, .direct_io = direct, .keep_cache = !control, .noflush = 1};
     int rc = backed ? efsd_reply_backed(req, handle, open->share->backing_id) : fuse_reply_open(req, &file);
     if (rc == -ENOENT) /* the open was interrupted: no release will follow */

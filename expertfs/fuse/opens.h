@@ -8,9 +8,7 @@
 #include <pthread.h>
 
 #include "decode_ahead.h"
-#include "hollow_pages.h"
 #include "mount.h"
-#include "read_around.h"
 
 struct efsd_share; /* shared by all opens of one expert */
 
@@ -22,7 +20,6 @@ struct efsd_faults {
 /* One open file; its address is the handle in the kernel. Freed after its release and its last read in flight. */
 struct efsd_open {
     struct efsd_faults faults;
-    struct efsd_read_around around;
     struct efsd_read_prediction prediction;
     uint32_t node;
     uint32_t thread, user; /* thread and user that opened it */
@@ -37,13 +34,12 @@ struct efsd_open {
 };
 
 struct efsd_opens {
-    pthread_mutex_t lock;             /* guards shares, waiting, answered, and the contents of shares */
-    struct efsd_share **shares;       /* by expert number; NULL: not open */
-    _Atomic uint64_t *cached_bytes;   /* by node: bytes read for the page cache */
-    struct efsd_hollow_pages *hollow; /* by node */
-    struct efsd_open *waiting;        /* opens that wait for a lease */
-    struct efsd_open *answered;       /* all other opens */
-    _Atomic uint64_t text_bytes;      /* of all control files that are open */
+    pthread_mutex_t lock;           /* guards shares, waiting, answered, and the contents of shares */
+    struct efsd_share **shares;     /* by expert number; NULL: not open */
+    _Atomic uint64_t *cached_bytes; /* by node: bytes read for the page cache */
+    struct efsd_open *waiting;      /* opens that wait for a lease */
+    struct efsd_open *answered;     /* all other opens */
+    _Atomic uint64_t text_bytes;    /* of all control files that are open */
 };
 
 /* An open file of the checkpoint or of an expert. */

@@ -116,19 +116,6 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     atomic_fetch_add_explicit(&open->read_bytes, left < bytes ? left : bytes, memory_order_relaxed);
     efsd_shrink_read(daemon, bytes, cached);
     if (cached) {
-        enum efsd_read_around_reply reply = efsd_read_around_note(daemon, open, bytes, offset);
-        struct efsd_hollow_pages *hollow = &daemon->opens.hollow[open->node];
-        if (bytes <= EFSD_PAGE_BYTES)
-            efsd_hollow_read(hollow, offset);
-        if (reply == EFSD_READ_AROUND_SEQUENTIAL && efsd_hollow_any(hollow))
-            efsd_drop_pages(daemon, open->node);
-        if (reply == EFSD_READ_AROUND_REFUSE) {
-            efsd_count(&daemon->counters.reads_refused, 1);
-            efsd_hollow_refused(hollow, file_bytes, offset, bytes);
-            fuse_reply_err(req, EAGAIN);
-            efsd_open_unref(open);
-            return;
-        }
         read_by_engine(daemon, req, open, open_hint(open, bytes, offset), pages_stay(daemon, open, bytes), bytes,
                        offset);
         return;

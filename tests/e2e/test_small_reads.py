@@ -42,6 +42,11 @@ def by_faults(fd, whole):
         return [at for at in pages(len(whole)) if view[at:at + PAGE] != whole[at:at + PAGE]]
 
 
+def by_faults_around(fd, whole):
+    with mmap.mmap(fd, len(whole), mmap.MAP_SHARED, mmap.PROT_READ) as view:
+        return [at for at in pages(len(whole)) if view[at:at + PAGE] != whole[at:at + PAGE]]
+
+
 for dtype, width, most in (("BF16", 2, 16), ("F16", 2, 20), ("F32", 4, 20), ("F8_E4M3", 1, 16), ("U8", 1, 16)):
     whole, store = table(dtype, width), scratch(f"{dtype}.efs")
     made = run(program("mkexpertfs"), "-q", "--any", "--codec", "cascade", scratch(dtype), store)
@@ -70,6 +75,8 @@ for reader in readers:
 check("8 readers: the bytes", not wrong, wrong[:3])
 waits, small = mount.count("fuse_reply_waits"), mount.count("reads_small")
 check(f"8 readers: {waits} waited for a reply buffer, {small} small reads", waits == 0 and small > READS)
+wrong = by_faults_around(fd, whole)
+check("by page faults without advice: the bytes", not wrong, wrong[:3])
 os.close(fd)
 mount.unmount()
 

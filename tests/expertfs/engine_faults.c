@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine_faults.c - the daemon's calls of the engine, of libfuse, ioctl(2) and posix_fadvise(2), delayed or failing as
- * the environment specifies. Linked by --wrap into tests/expertfs/expertfs-faults, which is otherwise the daemon.
+ * engine_faults.c - the daemon's calls of the engine, of libfuse and ioctl(2), delayed or failing as the environment
+ * specifies. Linked by --wrap into tests/expertfs/expertfs-faults, which is otherwise the daemon.
  *
  *   EFS_FAULT_DELAY_US=N   every second read and lease completes N microseconds late
  *   EFS_FAULT_LATE_AT=N, EFS_FAULT_LATE_US=M  reads at byte N of any file complete M microseconds late
@@ -11,7 +11,6 @@
  *   EFS_FAULT_BACKING_ERRNO=N  every second registration of a backing file fails with errno N, except the probe
  *   EFS_FAULT_GAPS_US=N    a pause before and after two of three answers to opens and registrations: a release, another
  *                          open or the end of the opening process overtakes them
- *   EFS_FAULT_FADVISE_US=N a pause before each posix_fadvise(2)
  */
 #define FUSE_USE_VERSION 314
 #include <errno.h>
@@ -198,10 +197,4 @@ WRAPPED(int, ioctl, (int fd, unsigned long what, ...))
     int rc = __real_ioctl(fd, what, argument);
     gap();
     return rc;
-}
-
-WRAPPED(int, posix_fadvise64, (int fd, off_t offset, off_t len, int advice))
-{
-    usleep(number("EFS_FAULT_FADVISE_US", 0));
-    return __real_posix_fadvise64(fd, offset, len, advice);
 }
