@@ -161,25 +161,6 @@ static void cache_count_hit(struct efs *fs, uint32_t expert)
     efs_count(fs->stats, requests_m, state == 'M');
 }
 
-/* Corrects the state of an expert that is in F but not full, because it was requested coded or had no room: to C if all
- * its chunks are resident, else to M. */
-static void cache_not_full(struct efs *fs, uint32_t expert)
-{
-    bool some;
-    if (efs_cache_target(fs, expert) == EFS_POOL_F)
-        cache_set_pool(fs, expert, efs_extents_resident(fs, expert, &some) == EFS_BOTH ? EFS_POOL_C : EFS_POOL_M);
-}
-
-/* Applies the target of a requested expert. Without a lease no full form is made: target F becomes C unless the expert
- * is READY. */
-static void cache_place_expert(struct efs *fs, uint32_t expert, enum efs_pool target, bool full)
-{
-    if (target == EFS_POOL_F && !full && fs->full->at[expert].state != EFS_FULL_READY)
-        cache_set_pool(fs, expert, EFS_POOL_C);
-    else
-        cache_apply_target(fs, expert, target);
-}
-
 void efs_cache_place(struct efs *fs, const struct efs_uses *uses)
 {
     struct efs_cache *r = fs->cache;
@@ -197,9 +178,15 @@ void efs_cache_place(struct efs *fs, const struct efs_uses *uses)
         r->leased_recent_bytes = 0;
     }
     cache_apply(fs, moves, move_count);
-    for (uint32_t i = 0; i < uses->count; i++)
-        cache_place_expert(fs, r->layer_first[uses->layer] + r->placements[i].expert,
-                           (enum efs_pool)r->placements[i].target, uses->full);
+    for (uint32_t i = 0; i < uses->count; i++) {
+        uint32_t expert = r->layer_first[uses->layer] + r->placements[i].expert;
+        enum efs_pool target = (enum efs_pool)r->placements[i].target;
+        /* without a lease no full form is made */
+        if (target == EFS_POOL_F && !uses->full && fs->full->at[expert].state != EFS_FULL_READY)
+            cache_set_pool(fs, expert, EFS_POOL_C);
+        else
+            cache_apply_target(fs, expert, target);
+    }
     for (uint32_t i = 0; i < uses->count && !uses->full; i++)
         efs_policy_unpin(r->policy, uses->layer, uses->ids[i]);
 }
@@ -250,14 +237,16 @@ static void cache_fit(struct efs *fs)
 void efs_cache_release(struct efs *fs, uint32_t expert)
 {
     struct efs_cache_expert *x = &fs->cache->expert[expert];
+    bool some;
     x->pins--;
     if (!fs->cache->policy)
         return;
     efs_policy_unpin(fs->cache->policy, x->layer, x->index);
     if (x->pins > 0)
         return;
-    if (fs->full->at[expert].state == EFS_FULL_NONE)
-        cache_not_full(fs, expert);
+    /* in F by the policy, but requested coded, or without room */
+    if (fs->full->at[expert].state == EFS_FULL_NONE && efs_cache_target(fs, expert) == EFS_POOL_F)
+        cache_set_pool(fs, expert, efs_extents_resident(fs, expert, &some) == EFS_BOTH ? EFS_POOL_C : EFS_POOL_M);
     cache_fit(fs); /* a pinned expert is not moved when its pool is reduced */
 }
 

@@ -107,15 +107,6 @@ static void walk_inherit(const struct efs_streams *s, struct efs_walk *fresh)
     }
 }
 
-static struct efs_walk *walk_begin(struct efs_streams *s, uint32_t file, uint64_t offset)
-{
-    struct efs_walk fresh = {.file = file, .begin = offset, .end = offset};
-    walk_inherit(s, &fresh);
-    struct efs_walk *w = walk_slot(s);
-    *w = fresh;
-    return w;
-}
-
 static void walk_advance(struct efs_walk *w, uint64_t offset, uint64_t bytes, uint32_t group)
 {
     uint64_t end = offset + bytes, way = end > w->end ? end - w->end : 0;
@@ -176,8 +167,12 @@ void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, siz
                       struct efs_step *step)
 {
     struct efs_walk *w = walk_find(s, file, offset);
-    if (!w)
-        w = walk_begin(s, file, offset);
+    if (!w) {
+        struct efs_walk fresh = {.file = file, .begin = offset, .end = offset};
+        walk_inherit(s, &fresh);
+        w = walk_slot(s);
+        *w = fresh;
+    }
     s->clock += bytes;
     w->used = s->clock;
     walk_advance(w, offset, bytes, group);
@@ -192,13 +187,6 @@ void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, siz
     step->pace = w->scan ? EFS_PACE_SCAN : EFS_PACE_SEQUENTIAL;
 }
 
-/* The window of each stream: all of it for up to two; more streams share two windows, with at least EACH_BYTES each. */
-static uint64_t streams_each(const struct efs_streams *s)
-{
-    uint64_t share = s->live > 2 ? 2 * s->window / s->live : s->window, floor = streams_least(s->window, EACH_BYTES);
-    return share > floor ? share : floor;
-}
-
 uint64_t efs_streams_quota(const struct efs_streams *s)
 {
     return s->live > 1 ? 2 * s->window : s->window;
@@ -208,9 +196,11 @@ bool efs_streams_ahead(const struct efs_streams *s, const struct efs_walk *w, ui
 {
     if (!walk_is_sequential(w))
         return false;
+    /* up to two streams have a window each; more share two windows, with at least EACH_BYTES each */
+    uint64_t share = s->live > 2 ? 2 * s->window / s->live : s->window, floor = streams_least(s->window, EACH_BYTES);
     /* less than the window: extents that a scan has read stay for its other threads, and those of other walks stay
      * cached */
-    uint64_t window = streams_least(streams_each(s), w->scan ? s->window / 4 * 3 : s->window / 2);
+    uint64_t window = streams_least(share > floor ? share : floor, w->scan ? s->window / 4 * 3 : s->window / 2);
     *from = w->ahead_until > w->end ? w->ahead_until : w->end;
     *to = w->end + streams_least(window, FIRST_TIMES * w->fresh);
     for (uint32_t i = 0; i < EFS_WALKS; i++) { /* leaves out ranges that other streams have read */
@@ -219,7 +209,7 @@ bool efs_streams_ahead(const struct efs_streams *s, const struct efs_walk *w, ui
             continue;
         if (*from >= v->begin && *from < v->end)
             *from = v->end;
-        if (*from<v->begin && * to> v->begin)
+        if (v->begin > *from && v->begin < *to)
             *to = v->begin;
     }
     return *to > *from + window / 8; /* in steps of at least 1/8 of the window */

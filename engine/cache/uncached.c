@@ -74,14 +74,6 @@ static void slot_begin(struct slot *slot, struct efs_uncached *read)
     slot_read_next(slot);
 }
 
-/* Passes the slot to the next read in the queue, or frees it. */
-static void slot_put(struct slot *slot)
-{
-    struct efs_slot_waiter *next = efs_slots_put(&slot->fs->uncached->slots, &slot->slot);
-    if (next)
-        slot_begin(slot, EFS_CONTAINER(next, struct efs_uncached, waiter));
-}
-
 static errint_t slot_decode(struct slot *slot, struct efs_codec_scratch *scratch)
 {
     struct efs *fs = slot->fs;
@@ -107,7 +99,10 @@ static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch)
         slot_read_next(slot);
         return;
     }
-    slot_put(slot); /* before done(), after which the store may be closed */
+    /* before done(), after which the store may be closed */
+    struct efs_slot_waiter *next = efs_slots_put(&fs->uncached->slots, &slot->slot);
+    if (next)
+        slot_begin(slot, EFS_CONTAINER(next, struct efs_uncached, waiter));
     read->done(fs, read, rc);
 }
 

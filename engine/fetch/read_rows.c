@@ -102,16 +102,7 @@ static struct efs_io *look_up(struct efs *fs, struct row *rows, uint32_t count, 
     return first;
 }
 
-static void keep(struct efs *fs, const struct row *rows, uint32_t count)
-{
-    efs_lock(fs);
-    for (const struct row *row = rows; row < rows + count; row++)
-        for (uint32_t page = 0; row->io.bytes > 0 && page < row->count; page++)
-            efs_fragment_put(fs, key_of(row, page), row->extent, row->pages + (size_t)page * EFS_ALIGN);
-    efs_unlock(fs);
-}
-
-/* Reads all rows to their pages. */
+/* Reads all rows to their pages, and keeps those that were not in memory. */
 static errint_t read_pages(struct efs *fs, struct row *rows, uint32_t count)
 {
     struct batch batch = {.pending = 0};
@@ -128,9 +119,14 @@ static errint_t read_pages(struct efs *fs, struct row *rows, uint32_t count)
     efs_count(fs->stats, reads_m, missing);
     efs_count(fs->stats, reads_c, count - missing);
     efs_count(fs->stats, reads_small, count);
-    if (batch.error == 0 && missing > 0)
-        keep(fs, rows, count);
-    return batch.error;
+    if (batch.error < 0 || missing == 0)
+        return batch.error;
+    efs_lock(fs);
+    for (const struct row *row = rows; row < rows + count; row++)
+        for (uint32_t page = 0; row->io.bytes > 0 && page < row->count; page++)
+            efs_fragment_put(fs, key_of(row, page), row->extent, row->pages + (size_t)page * EFS_ALIGN);
+    efs_unlock(fs);
+    return 0;
 }
 
 errint_t efs_read_rows(struct efs *fs, uint32_t file, const struct efs_row *rows, uint32_t count, size_t bytes,
