@@ -68,9 +68,13 @@ for options in ("", ",budget=64M"):  # the second one has one buffer for such bl
         asked, hits = after["fuse_reads"] - before["fuse_reads"], after["fuse_ahead_hits"] - before["fuse_ahead_hits"]
         check(f"reads of {block} are the same, and mostly parts of what was decoded already", not bad and hits > asked / 2,
               (asked, hits, bad))
+    before, spare = mount.numbers(), lambda numbers: numbers["fuse_ahead_bytes"] - numbers["fuse_ahead_hit_bytes"]
     bad = [wrong for name in names for most in (BLOCK, 2 * BLOCK + 5) for wrong in in_order(mount, name, BLOCK, 0, most)]
     bad += [wrong for name in names for wrong in in_order(mount, name, BLOCK, 777)]
     check("who stops, or begins somewhere, leaves nothing wrong behind", not bad, bad)
+    wait_until(lambda: sums(mount))
+    vain = spare(mount.numbers()) - spare(before)
+    check("for each of these readers at most a block was decoded that it did not read", 0 < vain <= 3 * len(names) * BLOCK, vain)
 
     wrong, generator = [], random.Random(7)
     opened = {name: os.open(mount / name, os.O_RDONLY) for name in names}
