@@ -65,7 +65,8 @@ static ssize_t read_file(struct efs *fs, uint32_t file, uint64_t offset, size_t 
 /* The checksum of all files; 0 if the open or any read fails. */
 static uint64_t show(const char *path)
 {
-    const struct efs_options options = {.budget_bytes = 64 << 20, .workers = 1, .no_state = true, .store_direct = EFS_STORE_DIRECT_OFF};
+    const struct efs_options options = {
+        .budget_bytes = 64 << 20, .workers = 1, .no_state = true, .store_direct = EFS_STORE_DIRECT_OFF};
     struct efs *fs;
     struct efs_error err = {""};
     errint_t rc = efs_open(path, &options, &fs, &err);
