@@ -7,6 +7,7 @@
 #ifndef EXPERTFS_PROTOCOL_H
 #define EXPERTFS_PROTOCOL_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Maximum sizes of a line of .expertfs/want, and of a text that is written to it at once (expertfs-proc(5)). */
@@ -22,7 +23,7 @@
  * windows of coded experts are sent before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this
  * protocol.
  */
-#define EFS_EXPORT_VERSION 11u
+#define EFS_EXPORT_VERSION 12u
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are less than this */
 #define EFS_EXPORT_WITH_LAYOUT (1u << 31) /* with a tag: send the layout, too, if the expert is sent coded */
@@ -30,31 +31,66 @@
 #define EFS_EXPORT_ROUTED 512u /* experts of a layer in a packet of routing, or in the packets of one request */
 #define EFS_EXPORT_PART_BYTES 32768u
 #define EFS_EXPORT_MESSAGE_BYTES (EFS_EXPORT_PART_BYTES + 32u) /* from the mount, at most */
-enum efs_export_kind {
-    EFS_EXPORT_ASK = 1, /* efs_export_ask: experts of a layer, as one request (expertfs-proc(5), want), each with a free
-                           tag. The experts get memory all at once, so a request names all that the client needs at
-                           once, also those that it holds by other tags */
-    EFS_EXPORT_DROP = 2, /* efs_export_ask: releases the experts of these tags, which were received; the tags are free
-                            for the next request */
-    EFS_EXPORT_UNMAPPED = 3,  /* efs_export_ask: numbers of windows, in place of tags, that the client has unmapped */
-    EFS_EXPORT_ANSWER = 5,    /* answers EFS_EXPORT_ASK: efs_export_answer, count 1 */
-    EFS_EXPORT_OBSERVE = 7,   /* efs_export_routing: a layer of a sequence has chosen these; count 0: end of sequence */
-    EFS_EXPORT_HINT = 8,      /* efs_export_routing: predicted experts of a later layer */
-    EFS_EXPORT_WINDOW = 9,    /* efs_export_answer, count 1, with a descriptor: only window and window_bytes are set */
-    EFS_EXPORT_CODED = 10,    /* answers EFS_EXPORT_ASK: one or more efs_export_coded, in order for each tag */
-    EFS_EXPORT_OVERSIZE = 11, /* efs_export_answer, count 1, only tag is set: the experts of the request with this tag
-                                 do not fit into memory at once: the next is sent when the client drops some. Holds
-                                 until the tag is answered or cancelled, or EFS_EXPORT_FITS. From a client:
-                                 efs_export_ask: for each of these tags that is not answered, the mount sends
-                                 EFS_EXPORT_OVERSIZE or FITS, by the drops that it has received */
-    EFS_EXPORT_FITS = 12,     /* efs_export_answer, as EFS_EXPORT_OVERSIZE: that is over, the other experts fit now */
-    EFS_EXPORT_CANCEL = 13,   /* efs_export_ask: releases the experts of these tags, for which no answer was received.
-                                 Each is answered with -ECANCELED, which no other answer has; the tag is free when the
-                                 client receives that, and ignores answers for it that come before */
+/*
+ * The packets: number, name, sender, name of the receiver's handler, shape. Each is a struct efs_export_..., which ends
+ * after the last of head.count items.
+ *
+ * ASK       efs_export_ask: experts of a layer, as one request (expertfs-proc(5), want), each with a free tag. The
+ *           experts get memory all at once, so a request names all that the client needs at once, also those that it
+ *           holds by other tags
+ * DROP      efs_export_ask: releases the experts of these tags, which were received; the tags are free for the next
+ *           request
+ * UNMAPPED  efs_export_ask: numbers of windows, in place of tags, that the client has unmapped
+ * ANSWER    answers ASK: efs_export_answer
+ * OBSERVE   efs_export_routing: a layer of a sequence has chosen these; count 0: end of sequence. Not answered
+ * HINT      efs_export_routing: predicted experts of a later layer. Not answered
+ * WINDOW    efs_export_answer, with a descriptor: only window and window_bytes are set
+ * CODED     answers ASK: one or more efs_export_coded, in order for each tag
+ * OVERSIZE  efs_export_answer, only tag is set: the experts of the request with this tag do not fit into memory at
+ *           once: the next is sent when the client drops some. Holds until the tag is answered or cancelled, or FITS
+ * FITS      efs_export_answer, as OVERSIZE: that is over, the other experts fit now
+ * CANCEL    efs_export_ask: releases the experts of these tags, for which no answer was received. Each is answered with
+ *           -ECANCELED, which no other answer has; the tag is free when the client receives that, and ignores answers
+ *           for it that come before
+ * REFRESH   efs_export_ask: for each of these tags that is not answered, the mount sends OVERSIZE or FITS, by the drops
+ *           that it has received
+ */
+#define EFS_EXPORT_PACKETS(X)                                                                                          \
+    X(1, ASK, CLIENT, request, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                          \
+    X(2, DROP, CLIENT, drop, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                            \
+    X(3, UNMAPPED, CLIENT, unmapped, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                    \
+    X(5, ANSWER, MOUNT, answer, EFS_EXPORT_ONE(answer))                                                                \
+    X(7, OBSERVE, CLIENT, routing, EFS_EXPORT_ARRAY(routing, item, EFS_EXPORT_ROUTED))                                 \
+    X(8, HINT, CLIENT, routing, EFS_EXPORT_ARRAY(routing, item, EFS_EXPORT_ROUTED))                                    \
+    X(9, WINDOW, MOUNT, window, EFS_EXPORT_ONE(answer))                                                                \
+    X(10, CODED, MOUNT, coded, EFS_EXPORT_ARRAY(coded, part, EFS_EXPORT_PART_BYTES))                                   \
+    X(11, OVERSIZE, MOUNT, oversize, EFS_EXPORT_ONE(answer))                                                           \
+    X(12, FITS, MOUNT, oversize, EFS_EXPORT_ONE(answer))                                                               \
+    X(13, CANCEL, CLIENT, drop, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                         \
+    X(14, REFRESH, CLIENT, refresh, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))
+#define EFS_EXPORT_ARRAY(body, member, most)                                                                           \
+    {                                                                                                                  \
+        offsetof(struct efs_export_##body, member), sizeof(((struct efs_export_##body *)0)->member[0]), most           \
+    }
+#define EFS_EXPORT_ONE(body)                                                                                           \
+    {                                                                                                                  \
+        sizeof(struct efs_export_##body), 0, 1                                                                         \
+    }
+#define EFS_EXPORT_KIND(number, name, ...) EFS_EXPORT_##name = number,
+enum efs_export_kind { EFS_EXPORT_PACKETS(EFS_EXPORT_KIND) EFS_EXPORT_KINDS };
+struct efs_export_shape {
+    uint32_t fixed_bytes, item_bytes, most; /* most: items */
 };
 struct efs_export_head {
     uint32_t bytes, version, kind, count; /* bytes: of the packet; count: elements of its last member */
 };
+/* Whether the packet of this shape at the start of `bytes` bytes has the right size. */
+static inline int efs_export_has_shape(const struct efs_export_head *head, uint64_t bytes,
+                                       struct efs_export_shape shape)
+{
+    return head->bytes <= bytes && head->count <= shape.most &&
+           head->bytes == shape.fixed_bytes + (uint64_t)head->count * shape.item_bytes;
+}
 struct efs_export_ask {
     struct efs_export_head head;
     uint32_t layer;
@@ -105,7 +141,6 @@ struct efs_export_layout_shard { /* as struct efs_coded_shard of expertfs.h */
     uint32_t extent, codec;
     uint32_t e_at, e_bytes, sm_at, sm_bytes; /* at: offset in the extent's component; bytes 0: no such chunk */
 };
-/* Not answered. */
 struct efs_export_routing {
     struct efs_export_head head;
     uint32_t layer, sequence;   /* sequence: numbered by the client */

@@ -45,8 +45,9 @@ static errint_t export_set_tensors(struct efs_expert_file *file, const struct ef
 }
 
 /* fd: the received descriptor, or < 0. false: malformed. */
-static bool export_receive_answer(struct efs_mount *m, const struct efs_export_answer *answer, int fd)
+static bool export_receive_answer(struct efs_mount *m, const union efs_export_incoming *packet, int fd)
 {
+    const struct efs_export_answer *answer = &packet->answer;
     struct efs_export *h = m->export;
     struct efs_expert_file *file = efs_export_file(h, answer->tag);
     if (file && !file->item && answer->error <= 0) { /* it was cancelled */
@@ -76,39 +77,45 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
 }
 
 /* A packet with a window of coded experts. If it cannot be mapped, those experts fail. */
-static bool export_receive_window(struct efs_export *h, const struct efs_export_answer *packet, int fd)
+static bool export_receive_window(struct efs_mount *m, const union efs_export_incoming *packet, int fd)
 {
-    if ((fd < 0 && fd != -EMFILE) || packet->window == 0)
+    if ((fd < 0 && fd != -EMFILE) || packet->answer.window == 0)
         return false;
-    efs_window_take(h, packet, fd);
+    efs_window_take(m->export, &packet->answer, fd);
     return true;
 }
 
-/* Whether an expert's request does not fit into the mount's memory; nothing, if it was received or cancelled. */
-static bool export_receive_oversize(struct efs_mount *m, const struct efs_export_answer *packet)
+static bool export_receive_coded(struct efs_mount *m, const union efs_export_incoming *packet, int fd)
 {
-    struct efs_expert_file *file = efs_export_file(m->export, packet->tag);
+    (void)fd;
+    return efs_export_receive_coded(m, &packet->coded);
+}
+
+/* Whether an expert's request does not fit into the mount's memory; nothing, if it was received or cancelled. */
+static bool export_receive_oversize(struct efs_mount *m, const union efs_export_incoming *packet, int fd)
+{
+    (void)fd;
+    struct efs_expert_file *file = efs_export_file(m->export, packet->answer.tag);
     if (file && file->item && !file->ready)
         efs_mount_item_set_oversize(file->item, packet->head.kind == EFS_EXPORT_OVERSIZE);
-    return packet->tag < m->export->tag_count;
+    return packet->answer.tag < m->export->tag_count;
 }
+
+#define RECEIVED_CLIENT(number, handler, ...)
+#define RECEIVED_MOUNT(number, handler, ...) [number] = {export_receive_##handler, __VA_ARGS__},
+#define RECEIVED(number, name, sender, handler, ...) RECEIVED_##sender(number, handler, __VA_ARGS__)
 
 /* Handles the first packet of `left` bytes, and its descriptor (< 0: none). false: malformed. */
 static bool export_receive_packet(struct efs_mount *m, const union efs_export_incoming *packet, size_t left, int fd)
 {
+    static const struct {
+        bool (*receive)(struct efs_mount *m, const union efs_export_incoming *packet, int fd);
+        struct efs_export_shape shape;
+    } all[EFS_EXPORT_KINDS] = {EFS_EXPORT_PACKETS(RECEIVED)};
     const struct efs_export_head *head = &packet->head;
-    if (left < sizeof(*head) || head->bytes > left || head->version != EFS_EXPORT_VERSION)
-        return false;
-    const size_t bytes = head->bytes;
-    if (head->kind == EFS_EXPORT_ANSWER)
-        return bytes == sizeof(packet->answer) && export_receive_answer(m, &packet->answer, fd);
-    if (head->kind == EFS_EXPORT_WINDOW)
-        return bytes == sizeof(packet->answer) && export_receive_window(m->export, &packet->answer, fd);
-    if (head->kind == EFS_EXPORT_CODED)
-        return head->count <= EFS_EXPORT_PART_BYTES && bytes == offsetof(struct efs_export_coded, part) + head->count &&
-               efs_export_receive_coded(m, &packet->coded);
-    return (head->kind == EFS_EXPORT_OVERSIZE || head->kind == EFS_EXPORT_FITS) && bytes == sizeof(packet->answer) &&
-           export_receive_oversize(m, &packet->answer);
+    return left >= sizeof(*head) && head->version == EFS_EXPORT_VERSION && head->kind < EFS_EXPORT_KINDS &&
+           all[head->kind].receive && efs_export_has_shape(head, left, all[head->kind].shape) &&
+           all[head->kind].receive(m, packet, fd);
 }
 
 /* Receives one message. -EAGAIN: none is queued; -EPROTO: malformed. */

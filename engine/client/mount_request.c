@@ -150,7 +150,7 @@ static void mount_refresh(struct efs_client_request *of)
 {
     struct efs_mount_item *item = mount_request_of(of)->oversize_item;
     struct efs_mount *m = item->request->mount;
-    struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_OVERSIZE);
+    struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_REFRESH);
     ask.item[ask.head.count++].tag = item->file->exported.tag;
     efs_mount_item_set_oversize(item, false);
     pthread_mutex_unlock(&m->lock);

@@ -215,8 +215,9 @@ static bool client_add_to_request(struct efsd_export_client *s, const struct efs
     return true;
 }
 
-static bool client_handle_request(struct efsd_export_client *s, const struct efs_export_ask *packet)
+static bool client_handle_request(struct efsd_export_client *s, const union efsd_export_packet *any)
 {
+    const struct efs_export_ask *packet = &any->ask;
     uint32_t form = packet->form & ~EFS_EXPORT_MORE;
     if (packet->head.count == 0 || form > EFS_FORM_ANY || !memchr(packet->stack, '\0', sizeof(packet->stack)))
         return false;
@@ -239,8 +240,10 @@ static bool client_handle_request(struct efsd_export_client *s, const struct efs
 
 /* Drops experts, or cancels them. Cancels those that wait for memory first: a drop would admit them. false: a tag
  * is out of range. */
-static bool client_handle_drop(struct efsd_export_client *s, const struct efs_export_ask *ask, bool cancel)
+static bool client_handle_drop(struct efsd_export_client *s, const union efsd_export_packet *packet)
 {
+    const struct efs_export_ask *ask = &packet->ask;
+    const bool cancel = ask->head.kind == EFS_EXPORT_CANCEL;
     struct efsd_drop drops[EFS_EXPORT_ITEMS];
     uint32_t count = 0;
     bool pending = false, good = true;
@@ -269,8 +272,9 @@ static bool client_handle_drop(struct efsd_export_client *s, const struct efs_ex
 }
 
 /* Reports whether the requests of these experts are oversize. */
-static void client_handle_oversize(struct efsd_export_client *s, const struct efs_export_ask *ask)
+static bool client_handle_refresh(struct efsd_export_client *s, const union efsd_export_packet *packet)
 {
+    const struct efs_export_ask *ask = &packet->ask;
     pthread_mutex_lock(&s->export->lock);
     for (uint32_t i = 0; i < ask->head.count; i++) {
         struct efsd_export_item *item = efsd_export_item_find(s, ask->item[i].tag);
@@ -280,10 +284,12 @@ static void client_handle_oversize(struct efsd_export_client *s, const struct ef
         efsd_export_client_report_oversize(s, item);
     }
     pthread_mutex_unlock(&s->export->lock);
+    return true;
 }
 
-static void client_handle_unmapped(struct efsd_export_client *s, const struct efs_export_ask *ask)
+static bool client_handle_unmapped(struct efsd_export_client *s, const union efsd_export_packet *packet)
 {
+    const struct efs_export_ask *ask = &packet->ask;
     pthread_mutex_lock(&s->export->lock);
     for (uint32_t i = 0; i < ask->head.count; i++) {
         uint32_t window = ask->item[i].tag;
@@ -291,19 +297,19 @@ static void client_handle_unmapped(struct efsd_export_client *s, const struct ef
             s->window_map[window / 8] &= (uint8_t) ~(1u << (window % 8));
     }
     pthread_mutex_unlock(&s->export->lock);
+    return true;
 }
 
 /* Observed or predicted routing of a layer. false: the packet is malformed. An unknown layer or expert is logged as a
  * refused hint. */
-static bool client_handle_routing(struct efsd_export_client *s, const struct efs_export_routing *r, size_t bytes)
+static bool client_handle_routing(struct efsd_export_client *s, const union efsd_export_packet *packet)
 {
+    const struct efs_export_routing *r = &packet->routing;
     struct efsd *daemon = s->export->daemon;
     uint32_t experts[EFS_EXPORT_ROUTED];
     float weights[EFS_EXPORT_ROUTED];
     struct efs_error err = {.text = ""};
-    if (bytes < offsetof(struct efs_export_routing, item) || r->head.count > EFS_EXPORT_ROUTED ||
-        bytes != offsetof(struct efs_export_routing, item) + r->head.count * sizeof(r->item[0]) ||
-        !memchr(r->stack, '\0', sizeof(r->stack)))
+    if (!memchr(r->stack, '\0', sizeof(r->stack)))
         return false;
     for (uint32_t i = 0; i < r->head.count; i++) {
         experts[i] = r->item[i].expert;
@@ -322,33 +328,21 @@ static bool client_handle_routing(struct efsd_export_client *s, const struct efs
     return true;
 }
 
+#define HANDLED_CLIENT(number, handler, ...) [number] = {client_handle_##handler, __VA_ARGS__},
+#define HANDLED_MOUNT(number, handler, ...)
+#define HANDLED(number, name, sender, handler, ...) HANDLED_##sender(number, handler, __VA_ARGS__)
+
 /* Processes a packet. false: it is malformed; the caller disconnects the client. */
 static bool client_handle_packet(struct efsd_export_client *s, const union efsd_export_packet *packet, size_t bytes)
 {
+    static const struct {
+        bool (*handle)(struct efsd_export_client *s, const union efsd_export_packet *packet);
+        struct efs_export_shape shape;
+    } all[EFS_EXPORT_KINDS] = {EFS_EXPORT_PACKETS(HANDLED)};
     const struct efs_export_head *head = &packet->head;
-    const struct efs_export_ask *ask = &packet->ask;
-    if (bytes < sizeof(*head) || head->bytes != bytes || head->version != EFS_EXPORT_VERSION)
-        return false;
-    if (head->kind == EFS_EXPORT_OBSERVE || head->kind == EFS_EXPORT_HINT)
-        return client_handle_routing(s, &packet->routing, bytes);
-    if (head->count > EFS_EXPORT_ITEMS || (head->kind == EFS_EXPORT_OVERSIZE && head->count == 0) ||
-        bytes != offsetof(struct efs_export_ask, item) + head->count * sizeof(ask->item[0]))
-        return false;
-    switch (head->kind) {
-    case EFS_EXPORT_ASK:
-        return client_handle_request(s, ask);
-    case EFS_EXPORT_DROP:
-    case EFS_EXPORT_CANCEL:
-        return client_handle_drop(s, ask, head->kind == EFS_EXPORT_CANCEL);
-    case EFS_EXPORT_OVERSIZE:
-        client_handle_oversize(s, ask);
-        return true;
-    case EFS_EXPORT_UNMAPPED:
-        client_handle_unmapped(s, ask);
-        return true;
-    default:
-        return false;
-    }
+    return bytes >= sizeof(*head) && head->bytes == bytes && head->version == EFS_EXPORT_VERSION &&
+           head->kind < EFS_EXPORT_KINDS && all[head->kind].handle &&
+           efs_export_has_shape(head, bytes, all[head->kind].shape) && all[head->kind].handle(s, packet);
 }
 
 void efsd_export_client_receive(struct efsd_export_client *s)

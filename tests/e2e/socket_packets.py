@@ -3,13 +3,17 @@
 import array
 import mmap
 import os
+import re
 import socket
 import struct
 
-ASK, DROP, UNMAPPED, ANSWER, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL = 1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13
+with open(os.path.join(os.path.dirname(__file__), "../../engine/expertfs-protocol.h")) as header:
+    text = header.read()
+KINDS = {name: int(number) for number, name in re.findall(r"X\((\d+), (\w+), (?:CLIENT|MOUNT),", text)}
+ASK, DROP, UNMAPPED, ANSWER, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, REFRESH = KINDS.values()
 WITH_LAYOUT, MORE = 1 << 31, 1 << 31
 FULL, AS_CODED, ANY = range(3)  # forms
-VERSION = 11
+VERSION = int(re.search(r"EFS_EXPORT_VERSION (\d+)u", text)[1])
 
 
 def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None, form=FULL):

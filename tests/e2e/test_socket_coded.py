@@ -5,7 +5,7 @@ import random
 import threading
 
 from e2e import *
-from socket_packets import ANY, AS_CODED, ASK, CANCEL, DROP, FULL, MORE, OVERSIZE, UNMAPPED, WITH_LAYOUT, Client
+from socket_packets import ANY, AS_CODED, ASK, CANCEL, DROP, FULL, MORE, REFRESH, UNMAPPED, WITH_LAYOUT, Client
 
 sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
 import ctypes_client as api
@@ -188,7 +188,7 @@ here = take_until_quiet()
 waiting = [tag for tag in range(EXPERTS) if tag not in here]
 check("the last one is told of", one.oversize == {waiting[-1]}, one.oversize)
 one.oversize.clear()
-one.send(OVERSIZE, [(0, 0, tag) for tag in (here[0], waiting[-1])])
+one.send(REFRESH, [(0, 0, tag) for tag in (here[0], waiting[-1])])
 check("and again when asked, no other", one.coded(oversize=True) is None and one.oversize == {waiting[-1]}, one.oversize)
 one.send(CANCEL, [(0, 0, tag) for tag in waiting[:-1]])
 check("what waits can be cancelled", sorted(one.coded()[:2] for _ in waiting[:-1]) == [(tag, -errno.ECANCELED) for tag in waiting[:-1]])

@@ -196,7 +196,7 @@ static void serve_one(struct fake_daemon *end, int fd)
                 hand_out(s, fd, late_expert, late_tag, true);
                 late_tag = NO_TAG;
             }
-            if (ask.head.kind == EFS_EXPORT_OVERSIZE && tag == late_tag)
+            if (ask.head.kind == EFS_EXPORT_REFRESH && tag == late_tag)
                 send_tag(fd, EFS_EXPORT_OVERSIZE, tag, 0);
             if (s->manner == CANCELLED && ask.head.kind == EFS_EXPORT_ASK) {
                 s->late[s->late_count++] = ask.item[i].expert;

@@ -7,8 +7,8 @@
  * the second one is a socket; 4: without a valid header in front), 2 bytes of length, and the packet after its header.
  */
 #include "expertfs.h"
-#include "expertfs-protocol.h"
 #include "fuzz.h"
+#include "fuzz_packets.h"
 #include "small_source.h"
 
 #include <errno.h>
@@ -91,10 +91,8 @@ static void send_all(int fd, const uint8_t *data, size_t size)
         bytes = bytes < left ? bytes : left;
         struct efs_export_head head = {.bytes = (uint32_t)(sizeof(head) + bytes),
                                        .version = EFS_EXPORT_VERSION,
-                                       .kind = data[0] % 17u,
-                                       .count = 1};
-        if (head.kind == EFS_EXPORT_CODED && bytes >= 16)
-            head.count = (uint32_t)bytes - 16;
+                                       .kind = data[0] % (EFS_EXPORT_KINDS + 2u)};
+        head.count = fuzz_items(head.kind, head.bytes);
         size_t begin = data[1] & 4 ? 0 : sizeof(head);
         memcpy(packet, &head, begin);
         memcpy(packet + begin, data + 4, bytes);

@@ -12,6 +12,7 @@
 #include "expertfs-stats.h"
 #include "export.h"
 #include "fuzz.h"
+#include "fuzz_packets.h"
 #include "small_source.h"
 
 #include <errno.h>
@@ -114,16 +115,10 @@ static void send_all(int fd, const uint8_t *data, size_t size)
     for (unsigned n = 0; size >= 4 && n < PACKETS_MOST; n++) {
         size_t bytes = (size_t)data[2] | (size_t)data[3] << 8, left = size - 4;
         bytes = bytes < left ? bytes : left;
-        struct efs_export_head head = {
-            .bytes = (uint32_t)(sizeof(head) + bytes), .version = EFS_EXPORT_VERSION, .kind = data[0] % 17u};
-        switch (head.kind) {
-        case EFS_EXPORT_OBSERVE:
-        case EFS_EXPORT_HINT:
-            head.count = (uint32_t)(bytes > 56 ? (bytes - 56) / 8 : 0);
-            break;
-        default:
-            head.count = (uint32_t)(bytes > 40 ? (bytes - 40) / 12 : 0);
-        }
+        struct efs_export_head head = {.bytes = (uint32_t)(sizeof(head) + bytes),
+                                       .version = EFS_EXPORT_VERSION,
+                                       .kind = data[0] % (EFS_EXPORT_KINDS + 2u)};
+        head.count = fuzz_items(head.kind, head.bytes);
         size_t begin = data[1] & 1 ? 0 : sizeof(head);
         memcpy(packet, &head, begin);
         memcpy(packet + begin, data + 4, bytes);
