@@ -73,10 +73,8 @@ static void segment_release(struct efs_job *job, struct efs_codec_scratch *scrat
     efs_lock(fs);
     efs_arena_drop(&fs->arena, r->request.segment);
     efs_account_release(&fs->account, EFS_ACCOUNT_RETIRING, fs->arena.segment_bytes);
-    efs_account_return(&fs->account, EFS_ACCOUNT_SEGMENTS, fs->arena.segment_bytes);
+    efs_return_bytes(fs, EFS_ACCOUNT_SEGMENTS, fs->arena.segment_bytes);
     r->busy = false;
-    efs_retry(fs, EFS_RETRY_SEGMENTS);
-    efs_retry_memory(fs);
     efs_unlock(fs);
     efs_in_flight_end(fs);
 }
@@ -122,7 +120,7 @@ static bool segment_retire(struct efs *fs, bool with_long_refs)
     fs->arena.segments[best].retiring = true;
     efs_account_charge(&fs->account, EFS_ACCOUNT_RETIRING, fs->arena.segment_bytes);
     efs_extents_evict_retiring(fs);
-    efs_retry(fs, EFS_RETRY_SEGMENTS);
+    efs_changed(fs, EFS_CHANGED_BLOCKS);
     return true;
 }
 
@@ -203,7 +201,7 @@ void efs_budget_shrink(struct efs *fs)
 }
 
 /* Whether an operation in flight will free memory of the pools, without a client: the release of a memory file or a
- * segment, or the end of a copy. Each requests EFS_RETRY_BUDGET at its end. */
+ * segment, or the end of a copy. Each reports EFS_CHANGED_BYTES or EFS_CHANGED_PINS at its end. */
 static bool budget_will_free(const struct efs *fs)
 {
     return fs->account.bytes[EFS_ACCOUNT_RETURNING] || efs_full_pool(fs)->copied_count || segments_retiring_soon(fs);
@@ -224,7 +222,7 @@ void efs_budget_drain(struct efs *fs)
 uint64_t efs_budget_wait(struct efs *fs)
 {
     efs_lock(fs);
-    efs_retry(fs, EFS_RETRY_BUDGET);
+    efs_changed(fs, EFS_CHANGED_LIMITS);
     efs_unlock(fs);
     efs_lock(fs);
     fs->budget->settling++;

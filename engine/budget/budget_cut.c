@@ -67,7 +67,7 @@ void efs_budget_cut(struct efs *fs)
     efs_account_set_planned(&fs->account, planned, cut_less(available, planned * segment + full));
     efs_cache_resize(fs, pools, capacity);
     efs_budget_shrink(fs);
-    efs_retry(fs, EFS_RETRY_ADMIT); /* limits may have risen */
+    efs_changed(fs, EFS_CHANGED_LIMITS);
 }
 
 void efs_budget_change(struct efs *fs, uint64_t bytes)
@@ -76,7 +76,6 @@ void efs_budget_change(struct efs *fs, uint64_t bytes)
         fs->budget->effective = (struct efs_effective){.is_reduced = false}; /* measured again */
     efs_budget_set(fs, bytes);
     efs_budget_cut(fs);
-    efs_retry(fs, EFS_RETRY_EXTENTS);
 }
 
 /* ---- the effective budget ---- */
@@ -105,7 +104,6 @@ static void effective_set(struct efs *fs, uint64_t bytes)
         return;
     efs_count(fs->stats, memory_short, fs->account.budget_bytes < before);
     efs_budget_cut(fs);
-    efs_retry(fs, EFS_RETRY_EXTENTS);
     efs_retry(fs, EFS_RETRY_PLAN);
 }
 

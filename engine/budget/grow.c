@@ -58,7 +58,7 @@ static void grow_retry_waiters(struct efs *fs, bool failed)
 {
     struct efs_grow *g = &fs->budget->grow;
     if (fs->growing || !failed || !g->failed)
-        efs_retry_memory(fs);
+        efs_changed(fs, EFS_CHANGED_BYTES);
     fs->growing = false;
     g->failed = failed;
 }
@@ -91,7 +91,7 @@ void efs_grow(struct efs *fs, bool sampled)
     g->is_new = true;
     g->is_sample = sampled;
     grow_retry_waiters(fs, failed && g->count == 0);
-    efs_retry(fs, EFS_RETRY_BUDGET); /* efs_budget_follow() */
+    efs_changed(fs, EFS_CHANGED_READING); /* efs_budget_follow() */
     pthread_mutex_unlock(&g->lock);
     efs_unlock(fs);
 }

@@ -47,8 +47,9 @@ static bool prealloc_segment(struct prealloc *p)
     atomic_store(&fs->arena.segments[segment].populating, true);
     efs_unlock(fs);
     bool whole = efs_arena_populate(&fs->arena, segment) == 0;
-    atomic_store(&fs->arena.segments[segment].populating, false);
     efs_lock(fs);
+    atomic_store(&fs->arena.segments[segment].populating, false);
+    efs_changed(fs, EFS_CHANGED_BLOCKS); /* it may be retiring */
     p->over = p->over || !whole;
     return true;
 }
@@ -81,6 +82,7 @@ static bool prealloc_memfile(struct prealloc *p)
         efs_full_put_memfile(fs, memfile);
     else
         efs_account_release(&fs->account, EFS_ACCOUNT_FULL, bytes);
+    efs_changed(fs, EFS_CHANGED_PINS);
     p->over = p->over || !whole;
     return true;
 }

@@ -222,7 +222,7 @@ static bool demotion_reserve(const struct efs_demotion *d, uint64_t bytes)
     bool room = always <= left && now <= left;
     if (room) {
         efs_account_charge(&fs->account, EFS_ACCOUNT_FIXED, bytes);
-        efs_retry(fs, EFS_RETRY_BUDGET);
+        efs_changed(fs, EFS_CHANGED_LIMITS);
     }
     efs_unlock(fs);
     return room;
@@ -260,8 +260,6 @@ static bool demotion_next(struct efs_demotion *d, bool *ended)
     if (d->working && (d->extent == d->extent_end || d->cancelled || fs->closing)) {
         demotion_unpin(fs, d->expert); /* components that could not be made are lost with the full form */
         d->working = false;
-        efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced during the demotion */
-        efs_retry(fs, EFS_RETRY_ADMIT);  /* its memory file may be needed for another expert */
         *ended = true;
     }
     d->cancelled = false;

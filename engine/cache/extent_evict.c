@@ -148,7 +148,6 @@ void efs_extent_released(struct efs *fs, uint32_t extent)
     if (components == 0)
         return;
     extent_evict(fs, extent, components);
-    efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 
 void efs_extents_evict_retiring(struct efs *fs)

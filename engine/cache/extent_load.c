@@ -80,15 +80,6 @@ void efs_fragment_put(struct efs *fs, struct efs_fragment_key key, uint32_t exte
 
 /* ---- references and waiters ---- */
 
-/* Loads and decodes in flight have released memory: retries what waits for it. */
-static void retry_waiting(struct efs *fs)
-{
-    if (efs_extents_wait(fs))
-        efs_retry(fs, EFS_RETRY_EXTENTS);
-    if (fs->admission_starved)
-        efs_retry(fs, EFS_RETRY_ADMIT);
-}
-
 bool efs_extents_only_long_refs(const struct efs *fs)
 {
     const struct efs_extents *extents = fs->extents;
@@ -98,25 +89,25 @@ bool efs_extents_only_long_refs(const struct efs *fs)
     return extents->refs == extents->long_refs && !loading && !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing;
 }
 
-/* Counts a reference of a waiter, or ends that. */
-static void extent_count_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter, uint32_t by)
+/* Counts a reference that a client holds, or ends that. */
+static void extent_count_long_ref(struct efs *fs, const struct efs_extent *x, uint32_t by)
 {
-    const struct efs_block *blocks[] = {&x->e, &x->sm};
-    x->refs += by;
-    fs->extents->refs += by;
-    if (!waiter->long_term)
-        return;
     fs->extents->long_refs += by;
-    for (unsigned i = 0; i < 2; i++)
-        if (blocks[i]->data)
-            fs->arena.segments[blocks[i]->segment].long_refs += by;
+    if (x->e.data)
+        fs->arena.segments[x->e.segment].long_refs += by;
+    if (x->sm.data)
+        fs->arena.segments[x->sm.segment].long_refs += by;
     if (fs->account.bytes[EFS_ACCOUNT_RETIRING])
-        efs_retry(fs, EFS_RETRY_BUDGET);
+        efs_changed(fs, EFS_CHANGED_PINS);
 }
 
 void efs_extent_ref(struct efs *fs, const struct efs_extent_waiter *waiter)
 {
-    extent_count_ref(fs, &fs->extents->at[waiter->extent], waiter, 1);
+    struct efs_extent *x = &fs->extents->at[waiter->extent];
+    x->refs++;
+    fs->extents->refs++;
+    if (waiter->long_term)
+        extent_count_long_ref(fs, x, 1);
 }
 
 void efs_extent_complete_waiter(struct efs *fs, struct efs_extent_waiter *w, errint_t error)
@@ -142,15 +133,14 @@ void efs_extent_unref(struct efs *fs, const struct efs_extent_waiter *waiter, bo
     struct efs_extent *x = &fs->extents->at[waiter->extent];
     if (used_up)
         efs_extent_evict_first(fs, waiter->extent);
-    extent_count_ref(fs, x, waiter, -1u);
-    if (x->refs == 0) {
+    x->refs--;
+    fs->extents->refs--;
+    if (waiter->long_term)
+        extent_count_long_ref(fs, x, -1u);
+    if (x->refs == 0)
         efs_extent_released(fs, waiter->extent);
-        retry_waiting(fs);
-        efs_retry(fs, EFS_RETRY_SEGMENTS);
-        efs_retry(fs, EFS_RETRY_IDLE);
-    } else if (fs->extents->refs == fs->extents->long_refs) {
-        retry_waiting(fs);
-    }
+    if (x->refs == 0 || fs->extents->refs == fs->extents->long_refs)
+        efs_changed(fs, EFS_CHANGED_REFS);
 }
 
 void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter)
@@ -208,8 +198,8 @@ void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
     fs->extents->at[extent].state = EFS_EXTENT_QUEUED;
     efs_lru_insert(&fs->extents->waiting, extent, true);
     efs_extents_set_wanted(fs);
-    if (efs_extents_only_long_refs(fs)) /* nothing in flight will request this retry */
-        efs_retry(fs, EFS_RETRY_EXTENTS);
+    if (efs_extents_only_long_refs(fs)) /* nothing in flight changes anything */
+        efs_changed(fs, EFS_CHANGED_QUEUE);
 }
 
 /* ---- the end of loads ---- */
@@ -259,10 +249,7 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
         if (error < 0 && error != -ECANCELED && kept)
             efs_cache_lost(fs, fs->store->objects[x->object].group);
     }
-    retry_waiting(fs);
-    efs_retry(fs, EFS_RETRY_ADMIT); /* a request may wait for the end of a demotion */
-    efs_retry(fs, EFS_RETRY_SEGMENTS);
-    efs_retry(fs, EFS_RETRY_IDLE);
+    efs_changed(fs, EFS_CHANGED_LOADS);
 }
 
 void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
@@ -395,7 +382,6 @@ void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load)
     efs_in_flight_begin(fs);
     fs->extents->loads[why]++;
     x->load = load;
-    efs_retry(fs, EFS_RETRY_SEGMENTS); /* an eviction for it may have emptied a retiring segment */
 }
 
 void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load)

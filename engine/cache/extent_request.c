@@ -128,6 +128,8 @@ void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter)
 
 void efs_extents_retry(struct efs *fs)
 {
+    if (!efs_extents_wait(fs))
+        return;
     for (uint32_t i; (i = fs->extents->waiting.oldest) != EFS_NONE && (fs->closing || !fs->admission_starved);) {
         bool loaded = !fs->closing && efs_extent_load(fs, i, EFS_LOAD_DEMAND, NULL);
         if (!loaded && !fs->closing && !efs_extents_only_long_refs(fs))

@@ -222,6 +222,7 @@ static void slab_free(struct efs *fs, struct efs_fragment_slab *slab)
         unlink_fragment(fs, &slab->fragments[i]);
     fs->fragments->slab_count--;
     efs_arena_free(&fs->arena, &block);
+    efs_changed(fs, EFS_CHANGED_BLOCKS);
 }
 
 bool efs_fragments_are_many(const struct efs *fs)
@@ -242,11 +243,9 @@ void efs_fragments_drop_retiring(struct efs *fs)
 {
     for (uint64_t i = fs->fragments ? fs->fragments->slab_count : 0; i > 0; i--) {
         struct efs_fragment_slab *slab = slab_take_oldest(fs->fragments);
-        if (fs->arena.segments[slab->block.segment].retiring) {
+        if (fs->arena.segments[slab->block.segment].retiring)
             slab_free(fs, slab);
-            efs_retry(fs, EFS_RETRY_SEGMENTS);
-        } else {
+        else
             slab_append(fs->fragments, slab);
-        }
     }
 }

@@ -46,7 +46,7 @@ void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile)
     memfile->next = fs->full->free;
     fs->full->free = memfile;
     if (fs->account.used_bytes > fs->account.budget_bytes) /* the budget was reduced while the file was in use */
-        efs_retry(fs, EFS_RETRY_BUDGET);
+        efs_changed(fs, EFS_CHANGED_PINS);
 }
 
 struct efs_memfile *efs_full_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
@@ -80,6 +80,14 @@ static void full_count(struct efs *fs, const struct efs_full *f, bool add)
     pool->leased_count += !f->leases ? 0u : add ? 1u : -1u;
     pool->leased_bytes += f->leases ? bytes : 0;
     pool->leased_evictable_bytes += f->leases && !f->protected ? bytes : 0;
+}
+
+/* One lease or reader less. */
+static void full_count_less(struct efs *fs, const struct efs_full *f)
+{
+    full_count(fs, f, true);
+    if (!f->leases && !f->readers)
+        efs_changed(fs, EFS_CHANGED_PINS);
 }
 
 void efs_full_protect(struct efs *fs, uint32_t expert, bool protected)
@@ -129,11 +137,7 @@ void efs_full_copy_end(struct efs *fs, uint32_t expert)
     assert(f->state == EFS_FULL_READY && f->readers > 0);
     full_count(fs, f, false);
     f->readers--;
-    full_count(fs, f, true);
-    if (f->readers)
-        return;
-    efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced during the copy */
-    efs_retry(fs, EFS_RETRY_ADMIT);
+    full_count_less(fs, f);
 }
 
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
@@ -154,7 +158,7 @@ void efs_full_lease(struct efs *fs, uint32_t expert)
 {
     struct efs_full *f = &fs->full->at[expert];
     if (f->readers) /* its memory is no longer about to be freed: see copied_count */
-        efs_retry(fs, EFS_RETRY_BUDGET);
+        efs_changed(fs, EFS_CHANGED_PINS);
     full_count(fs, f, false);
     f->leases++;
     full_count(fs, f, true);
@@ -178,7 +182,7 @@ static void full_set_mapped(struct efs_full_pool *pool, struct efs_full *f, bool
     atomic_fetch_add(&pool->mapped_count, mapped ? 1u : UINT32_MAX);
 }
 
-bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
+void efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
 {
     struct efs_full *f = &fs->full->at[expert];
     int open = full_take_fd(f);
@@ -188,17 +192,7 @@ bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
     }
     full_count(fs, f, false);
     f->leases--;
-    full_count(fs, f, true);
-    return f->leases == 0;
-}
-
-void efs_full_release(struct efs *fs, uint32_t expert, int *fd)
-{
-    if (efs_full_unlease(fs, expert, fd)) {
-        efs_retry(fs, EFS_RETRY_BUDGET);  /* the budget may have been reduced during the lease */
-        efs_retry(fs, EFS_RETRY_EXTENTS); /* the chunk pool may grow again */
-    }
-    efs_retry(fs, EFS_RETRY_ADMIT); /* also after an earlier lease: its request may now hold nothing */
+    full_count_less(fs, f);
 }
 
 /* Looks for mappings by other processes, without the lock; the caller has a lease. fd: see full_take_fd(). */
@@ -216,7 +210,7 @@ static void full_close(struct efs *fs, uint32_t expert)
     int fd;
     while ((fd = full_take_fd(f)) >= 0) /* again, if it was opened and closed meanwhile */
         full_look(fs, f, fd);
-    efs_full_release(fs, expert, &fd);
+    efs_full_unlease(fs, expert, &fd);
 }
 
 void efs_full_close(struct efs *fs, uint32_t expert)
@@ -287,6 +281,7 @@ struct efs_request_item *efs_full_filled(struct efs *fs, uint32_t expert, struct
     efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, efs_memfile_bytes(fs, expert));
     efs_account_release(&fs->account, EFS_ACCOUNT_UNTOUCHED, fresh ? efs_memfile_bytes(fs, expert) : 0);
     fs->full->filling_count--;
+    efs_changed(fs, EFS_CHANGED_PINS);
     f->waiters = NULL;
     f->state = memfile ? EFS_FULL_READY : EFS_FULL_NONE;
     f->memfile = memfile;

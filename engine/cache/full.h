@@ -72,11 +72,9 @@ bool efs_full_is_unusable(const struct efs_full *full, enum efs_memfile_kind use
 /* A READY expert without leases and readers becomes NONE; the cache state is not updated. */
 void efs_full_evict(struct efs *fs, uint32_t expert);
 /* Starts or ends a lease on a READY expert. *fd, if it is changed: its descriptor, which the caller closes; the expert
- * is then `mapped`. true: the last lease has ended. */
+ * is then `mapped`. */
 void efs_full_lease(struct efs *fs, uint32_t expert);
-bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd);
-/* efs_full_unlease(), with retries of what waits for memory. */
-void efs_full_release(struct efs *fs, uint32_t expert, int *fd);
+void efs_full_unlease(struct efs *fs, uint32_t expert, int *fd);
 /* The same for the holder of a descriptor; the expert stays leased while another process maps it. Releases efs.lock for
  * a few microseconds meanwhile. */
 void efs_full_close(struct efs *fs, uint32_t expert);

@@ -65,10 +65,10 @@ void efs_retry(struct efs *fs, enum efs_retry who)
     fs->deferred.retries |= 1u << who;
 }
 
-void efs_retry_memory(struct efs *fs)
+void efs_return_bytes(struct efs *fs, enum efs_account_kind kind, uint64_t bytes)
 {
-    fs->deferred.retries |=
-        1u << EFS_RETRY_BUDGET | 1u << EFS_RETRY_EXTENTS | 1u << EFS_RETRY_ADMIT | 1u << EFS_RETRY_IDLE;
+    efs_account_return(&fs->account, kind, bytes);
+    efs_changed(fs, EFS_CHANGED_BYTES);
 }
 
 void efs_defer_read(struct efs *fs, struct efs_io *request)
@@ -195,10 +195,8 @@ static bool deferred_unlock(struct efs *fs)
     pthread_mutex_lock(&fs->lock);
     if (d.admitted)
         fs->queue_starts = false;
-    if (d.memfiles.head) {
-        efs_account_return(&fs->account, EFS_ACCOUNT_RETURNING, d.memfile_bytes);
-        efs_retry_memory(fs);
-    }
+    if (d.memfiles.head)
+        efs_return_bytes(fs, EFS_ACCOUNT_RETURNING, d.memfile_bytes);
     efs_in_flight_end_locked(fs);
     return true;
 }

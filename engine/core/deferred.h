@@ -15,6 +15,7 @@
 #ifndef EFS_DEFERRED_H
 #define EFS_DEFERRED_H
 
+#include "account.h"
 #include "expertfs.h"
 
 #include <stdbool.h>
@@ -32,6 +33,24 @@ struct efs_memfile;
 #define EFS_QUEUE_INIT(queue) ((queue)->head = NULL, (queue)->tail = &(queue)->head)
 #define EFS_QUEUE_PUSH(queue, element)                                                                                 \
     ((element)->next = NULL, *(queue)->tail = (element), (queue)->tail = &(element)->next)
+
+/*
+ * Changes that waiters may depend on. The function that makes a change reports it, never its callers, so that none is
+ * forgotten. change.c has the table of the retries.
+ */
+enum efs_change {
+    EFS_CHANGED_BLOCKS, /* a block of the chunk pool was freed, or its segment is to be released */
+    EFS_CHANGED_REFS, /* the last reference on an extent has ended, or the last that no client holds; loads may start */
+    EFS_CHANGED_LOADS,   /* a load has ended */
+    EFS_CHANGED_PINS,    /* an expert is no longer leased, copied from or pinned coded; or a lease makes a copy last */
+    EFS_CHANGED_BYTES,   /* memory was returned to the system, or segments were prepared */
+    EFS_CHANGED_READING, /* the memory that the system has left was read */
+    EFS_CHANGED_LIMITS,  /* of the budget or of a pool; or more of it is fixed */
+    EFS_CHANGED_QUEUE,   /* a request holds less, or was taken off the admission queue; an extent waits, and nothing is
+                            in flight */
+    EFS_CHANGED_CLOSING,
+    EFS_CHANGES
+};
 
 /* Retries, in the order in which they run. */
 enum efs_retry {
@@ -81,8 +100,13 @@ void efs_unlock_completion(struct efs *fs);
 
 /* With the lock held: */
 void efs_deferred_init(struct efs_deferred *deferred);
+void efs_changed(struct efs *fs, enum efs_change what);
+/* After a failed attempt has put back the memory that it took: that is no reason for another attempt. before:
+ * deferred.retries at its start. */
+void efs_changes_undo(struct efs *fs, unsigned before);
+/* Memory files or a segment were returned to the system: releases bytes of this kind. */
+void efs_return_bytes(struct efs *fs, enum efs_account_kind kind, uint64_t bytes);
 void efs_retry(struct efs *fs, enum efs_retry who);
-void efs_retry_memory(struct efs *fs); /* memory was freed, or may have been: retries all that may take it */
 void efs_defer_read(struct efs *fs, struct efs_io *request);
 void efs_defer_disk_changes(struct efs *fs); /* defers efs_io_apply_changes() */
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);

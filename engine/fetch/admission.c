@@ -312,7 +312,7 @@ static void admission_run(struct efs *fs)
         rc = queue_run(fs, true, some_hold);
     fs->admission_starved = rc == -EAGAIN && !efs_extents_only_long_refs(fs);
     if (starved && !fs->admission_starved)
-        efs_retry(fs, EFS_RETRY_EXTENTS);
+        efs_changed(fs, EFS_CHANGED_REFS);
     efs_extents_set_wanted(fs);
     if (fs->leases->is_short && fs->leases->on_short)
         fs->leases->on_short(fs->leases->on_short_arg);
@@ -412,7 +412,7 @@ static uint32_t admission_end_items(struct efs *fs, const struct efs_request *dr
             queue_end(fs, at);
         }
     }
-    efs_retry(fs, EFS_RETRY_ADMIT);
+    efs_changed(fs, EFS_CHANGED_QUEUE);
     return ended;
 }
 

@@ -170,7 +170,7 @@ bool efs_full_is_short(const struct efs *fs, uint64_t need);
 /* The memory that an item takes. Coded: bytes of its chunks. */
 uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *item);
 /* Sets whether the item is counted as held: until it is dropped, or fails. */
-void efs_item_set_held(const struct efs *fs, struct efs_request_item *item, bool held);
+void efs_item_set_held(struct efs *fs, struct efs_request_item *item, bool held);
 /* Charges the bytes of a coded expert to its first item, and releases them with its last. */
 void efs_item_coded_pin(struct efs *fs, const struct efs_request_item *item);
 void efs_item_coded_unpin(struct efs *fs, const struct efs_request_item *item);

@@ -46,7 +46,7 @@ uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *ite
                                         : efs_memfile_bytes(fs, item->expert);
 }
 
-void efs_item_set_held(const struct efs *fs, struct efs_request_item *item, bool held)
+void efs_item_set_held(struct efs *fs, struct efs_request_item *item, bool held)
 {
     uint64_t bytes = efs_item_bytes(fs, item);
     if (item->held == held)
@@ -55,6 +55,8 @@ void efs_item_set_held(const struct efs *fs, struct efs_request_item *item, bool
     item->request->held.bytes[item->form] += held ? bytes : -bytes;
     if (item->request->holder)
         item->request->holder->held.bytes[item->form] += held ? bytes : -bytes;
+    if (!held)
+        efs_changed(fs, EFS_CHANGED_QUEUE);
 }
 
 void efs_item_coded_pin(struct efs *fs, const struct efs_request_item *item)
@@ -70,6 +72,7 @@ void efs_item_coded_unpin(struct efs *fs, const struct efs_request_item *item)
     if (--fs->leases->at[item->expert].coded_pins == 0) {
         efs_account_release(&fs->account, EFS_ACCOUNT_CODED_PINNED, efs_item_bytes(fs, item));
         fs->coded_pinned--;
+        efs_changed(fs, EFS_CHANGED_PINS);
     }
 }
 
@@ -84,13 +87,12 @@ void efs_item_release(struct efs_request_item *item, int *fd)
     struct efs *fs = item->request->fs;
     efs_item_set_held(fs, item, false);
     if (item->form == EFS_FORM_FULL) {
-        efs_full_release(fs, item->expert, fd);
+        efs_full_unlease(fs, item->expert, fd);
     } else {
         for (uint32_t i = 0; i < item->part_count; i++)
             if (item->parts[i].waiter.error == 0)
                 efs_extent_unref(fs, &item->parts[i].waiter, false);
         efs_item_coded_unpin(fs, item);
-        efs_retry(fs, EFS_RETRY_ADMIT);
     }
     efs_cache_release(fs, item->expert);
 }
@@ -209,7 +211,6 @@ static void item_filled(struct efs_request_item *item)
     else if (error < 0)
         efs_full_put_memfile(fs, memfile);
     fill_answer(fs, item->expert, waiters, error);
-    efs_retry(fs, EFS_RETRY_ADMIT); /* after an error, or without waiters, memory is available */
     efs_count(fs->stats, leases_m, error == 0 && from_disk);
     efs_count(fs->stats, leases_c, error == 0 && !from_disk);
     efs_unlock(fs);

@@ -146,9 +146,12 @@ static errint_t items_reserve(struct efs *fs, struct efs_request_item *items, ui
 
 errint_t efs_items_reserve(struct efs *fs, struct efs_request_item *items, uint32_t count)
 {
+    const unsigned before = fs->deferred.retries;
     errint_t rc = items_reserve(fs, items, count);
-    if (rc < 0)
+    if (rc < 0) {
         items_unreserve(fs, items, count);
+        efs_changes_undo(fs, before);
+    }
     return rc;
 }
 

@@ -314,7 +314,6 @@ static void thread_plan(struct efs_plan_thread *s)
     s->plan_ns = took;
     s->planned = true;
     pthread_cond_broadcast(&s->first_plan);
-    efs_retry(fs, EFS_RETRY_IDLE); /* the new plan may leave memory for EFS_LOAD_WARM */
     efs_unlock(fs);
 }
 

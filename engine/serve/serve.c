@@ -379,9 +379,7 @@ void efs_close(struct efs *fs)
     }
     efs_lock(fs);
     fs->closing = true;
-    efs_retry(fs, EFS_RETRY_BUDGET);
-    efs_retry(fs, EFS_RETRY_EXTENTS); /* cancels the waiters */
-    efs_retry(fs, EFS_RETRY_ADMIT);
+    efs_changed(fs, EFS_CHANGED_CLOSING); /* cancels the waiters */
     while (efs_demotion_cancel(fs))
         ;
     efs_unlock(fs);

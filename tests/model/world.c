@@ -54,6 +54,9 @@ void world_open(const struct model_plan *plan)
     world = calloc(1, sizeof(*world));
     one_thread = &world->thread;
     world->plan = plan;
+    const char *lost = getenv("EFS_TEST_LOST");
+    world->loses = lost != NULL;
+    world->lost = lost ? (enum efs_change)strtoul(lost, NULL, 10) : EFS_CHANGES;
     while (world->caller_count < CALLERS_MAX && plan->callers[world->caller_count].kind != CALLER_NONE)
         world->caller_count++;
     struct efs *fs = fixture_open(plan->store, (struct efs_options){.workers = 1,
@@ -485,4 +488,11 @@ bool world_is_final(void)
     for (unsigned i = 0; i <= THREADS_MAX && world->threads; i++)
         final = final && !threads_is_suspended(world->threads, i);
     return final;
+}
+
+/* A change that is not reported, to show that the explorer finds the lost wake-up. */
+WRAPPED(void, efs_changed, (struct efs * fs, enum efs_change what))
+{
+    if (!world || !world->loses || world->lost != what)
+        __real_efs_changed(fs, what);
 }

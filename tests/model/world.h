@@ -73,6 +73,8 @@ struct slot_tag {
 struct world {
     struct one_thread thread;
     struct efs *fs;
+    bool loses; /* EFS_TEST_LOST */
+    enum efs_change lost;
     struct threads *threads; /* NULL: steps are not interrupted */
     const struct model_plan *plan;
     uint64_t budget_bytes;
