@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ggml_shapes.py make FILE | run FILE PLUGIN THREADS: single MUL_MAT_ID operations by libggml-expertfs.so and by ggml's
+"""ggml_shapes.py make FILE | run FILE PLUGIN THREADS | unload FILE PLUGIN: single MUL_MAT_ID operations by libggml-expertfs.so and by ggml's
 CPU backend, on the shapes that ggml's test-backend-ops has for MUL_MAT_ID with plain types.
 
 make writes a GGUF file with their weights. run maps it, as llama.cpp does, and computes each operation with the backend
 and with the CPU; EXPERTFS_STORE names the store of the file. For block types and F32, which the host's kernels multiply,
 it compares bits; for BF16 it compares bits on x86-64. For F16, where the order of sums differs, the error against sums in
 doubles must be at most 1.1 times the CPU's, or at most rounding.
+unload computes with two buffers and two backends of the plugin, frees them in turn and unloads it, three times.
 Prints a line for each operation that differs, and the number of operations. Exit status 0; 1: a difference; 77: a
 package is missing."""
 import ctypes
@@ -147,6 +148,7 @@ def load_ggml():
             (base, "ggml_backend_buffer_free", None, [p]),
             (base, "ggml_backend_free", None, [p]),
             (all_of_it, "ggml_backend_load", p, [text]),
+            (all_of_it, "ggml_backend_unload", None, [p]),
             (cpu, "ggml_backend_cpu_init", p, []),
             (cpu, "ggml_backend_cpu_set_n_threads", None, [p, ctypes.c_int])):
         function = getattr(library, name)
@@ -163,9 +165,9 @@ def array_at(address, dtype, shape):
 class Operations:
     """The weights of a mapped file in a buffer of the backend, and the two backends."""
 
-    def __init__(self, ggml, path, plugin, threads):
+    def __init__(self, ggml, path, plugin, threads, registry=None):
         self.ggml = ggml
-        self.registry = ggml.backend_load(plugin.encode())
+        self.registry = registry or ggml.backend_load(plugin.encode())
         if not self.registry:
             sys.exit("the backend is not loaded")
         self.device = ggml.backend_reg_dev_get(self.registry, 0)
@@ -286,7 +288,30 @@ def compare(path, plugin, threads):
     return 1 if wrong else 0
 
 
+def unload(path, plugin):
+    """Exit status 1 if a product differs or the library stays mapped."""
+    ggml, case = load_ggml(), (4, 2, True, 512, 4, 256, 1)
+    layer = weights().index(("BF16", 4, 512, 256))
+    names = [f"blk.{layer}.ffn_{part}_exps.weight" for part in ("up", "gate")]
+    for turn in range(3):
+        first = Operations(ggml, path, plugin, 2)
+        second = Operations(ggml, path, plugin, 2, first.registry)
+        for operations in (first, second):
+            _, _, ours, cpu = operations.compute(names, case, np.random.default_rng(turn))
+            if not all(np.array_equal(a.view(np.uint32), b.view(np.uint32)) for a, b in zip(ours, cpu)):
+                return 1
+            operations.close()
+        ggml.backend_unload(first.registry)
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            if os.path.basename(plugin) in maps.read():
+                return 1
+    print("unloaded")
+    return 0
+
+
 def main():
+    if sys.argv[1] == "unload":
+        return unload(*sys.argv[2:4])
     if sys.argv[1] == "make":
         make(sys.argv[2])
         return 0

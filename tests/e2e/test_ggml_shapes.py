@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Single products of libggml-expertfs.so against those of ggml's CPU backend, on the shapes with which ggml tests its
 own backends: numbers of experts, of experts used, of rows, columns and tokens; one input for all experts of a token, or
-one each; BF16, F32 and every block type bit by bit, F16 by its error; one, two and three threads."""
+one each; BF16, F32 and every block type bit by bit, F16 by its error; one, two and three threads. Two contexts, of which one is freed, and
+unloading."""
 from e2e import *
 from test_ggml import PLUGIN, PYTHON, need_plugin, plugin_environment
 
@@ -18,6 +19,9 @@ def main():
     if not check("the weights are made", made.returncode == 0, made.stderr[-1000:]):
         done()
     store = make_store(model)
+    result = run(PYTHON, CLIENT, "unload", model, PLUGIN, env=plugin_environment(store), timeout=300)
+    check("two contexts, freed in turn; unloaded three times", result.returncode == 0 and "unloaded\n" in result.stdout,
+          result.stdout[-1500:] + result.stderr[-1500:])
     for threads in ("1", "2", "3"):
         result = run(PYTHON, CLIENT, "run", model, PLUGIN, threads, env=plugin_environment(store), timeout=800)
         if result.returncode == 77:

@@ -6,7 +6,6 @@
  */
 #include "plugin.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #define TOGETHER 8 /* most consecutive products with one input that share a request: gate and up */
@@ -80,7 +79,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
         if (!node)
             break;
         if (node->op == GGML_OP_GET_ROWS) {
-            enum ggml_status status = efsg_table_rows(&b->room.rows, node);
+            enum ggml_status status = efsg_table_rows(b->room.device, &b->room.rows, node);
             if (status != GGML_STATUS_SUCCESS)
                 return status;
             continue;
@@ -91,7 +90,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
         }
         efsg_populate_remaining(node->src[0]->data);
         struct efsg_source *source = efsg_product_weight(node)->source;
-        efsg_source_adjust_budget(source, efsg_tables_bytes(source), &b->room);
+        efsg_source_adjust_budget(source, efsg_tables_bytes(b->room.device, source), &b->room);
         nodes[count++] = node;
     }
     return GGML_STATUS_SUCCESS;
@@ -101,15 +100,14 @@ ggml_backend_t efsg_backend_new(ggml_backend_dev_t device, const char *parameter
 {
     static ggml_guid guid = {0x65, 0x78, 0x70, 0x65, 0x72, 0x74, 0x66, 0x73,
                              0x9d, 0x1c, 0x4e, 0x0a, 0xb2, 0x77, 0x31, 0x58};
-    static _Atomic uint32_t sequences;
     (void)parameters;
     efsg_populate_remaining(NULL);
     struct backend *b = calloc(1, sizeof(*b));
     if (!b)
         return NULL;
-    efsg_buffers_init(&b->room);
+    efsg_buffers_init(&b->room, efsg_device_of(device));
     b->threads = 1;
-    b->hints.sequence = atomic_fetch_add(&sequences, 1);
+    b->hints.sequence = atomic_fetch_add(&efsg_device_of(device)->sequences, 1);
     b->base = (struct ggml_backend){
         .guid = &guid,
         .iface = {.get_name = backend_name, .free = backend_free, .graph_compute = backend_compute},

@@ -23,8 +23,6 @@ struct buffer {
     struct efsg_weight *weights;
 };
 
-static struct ggml_backend_buffer_type type;
-
 /* ---- releasing pages ---- */
 
 /* Releases the whole pages of a weight from this mapping and from the page cache; the kernel keeps pages that another
@@ -121,15 +119,15 @@ static const struct ggml_backend_buffer_i calls = {
     .clear = buffer_clear,
 };
 
-static ggml_backend_buffer_t buffer_of(struct buffer *b, size_t bytes)
+static ggml_backend_buffer_t buffer_of(ggml_backend_buffer_type_t type, struct buffer *b, size_t bytes)
 {
-    return efsg_host.buffer_init(&type, calls, b, bytes);
+    return efsg_host.buffer_init(type, calls, b, bytes);
 }
 
 ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory, size_t bytes, size_t largest)
 {
-    (void)device;
     (void)largest;
+    struct efsg_device *own = efsg_device_of(device);
     struct buffer *b = calloc(1, sizeof(*b));
     if (!b)
         return NULL;
@@ -140,22 +138,22 @@ ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory
                      "experts are left to the processor: all of %s fits into memory; EXPERTFS_BUDGET=auto, or a size, "
                      "takes them from the store or mount",
                      b->file.path);
-            return buffer_of(b, bytes);
+            return buffer_of(&own->type, b, bytes);
         }
-        b->source = efsg_source_get(&b->file);
+        b->source = efsg_source_get(own, &b->file);
     }
     if (b->source) {
         /* A fault in a dense tensor would read around it, up to the read-ahead of the disk: mostly experts, which would
          * take the page cache of other dense tensors (8 MiB a fault, 1 GB a token at half of a Q4_K_M file). */
         (void)madvise((void *)(uintptr_t)b->file.base, b->file.mapped, MADV_RANDOM); // NOLINT: const of efsg_file
-        b->routers = efsg_routers_new(b->file.base, b->file.mapped);
-        b->tables = efsg_tables_new(b->source, &b->file);
+        b->routers = efsg_routers_new(own, b->file.base, b->file.mapped);
+        b->tables = efsg_tables_new(own, b->source, &b->file);
     }
     if (!b->source)
         efsg_log(GGML_LOG_LEVEL_INFO, "experts are left to the processor: %s is on no mount of expertfs%s",
                  b->file.path[0] ? b->file.path : "the model",
                  getenv("EXPERTFS_STORE") ? "" : ", and EXPERTFS_STORE names no store");
-    return buffer_of(b, bytes);
+    return buffer_of(&own->type, b, bytes);
 }
 
 /* ---- the type ---- */
@@ -168,7 +166,6 @@ static const char *type_name(ggml_backend_buffer_type_t of)
 
 static ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t of, size_t bytes)
 {
-    (void)of;
     struct buffer *b = calloc(1, sizeof(*b));
     if (!b || bytes > SIZE_MAX - ALIGNMENT ||
         !(b->base = aligned_alloc(ALIGNMENT, (bytes | 1) + ALIGNMENT - (bytes | 1) % ALIGNMENT))) {
@@ -176,7 +173,7 @@ static ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t of, size_t by
         return NULL;
     }
     b->own = true;
-    return buffer_of(b, bytes);
+    return buffer_of(of, b, bytes);
 }
 
 static size_t type_alignment(ggml_backend_buffer_type_t of)
@@ -193,19 +190,14 @@ static bool type_is_host(ggml_backend_buffer_type_t of)
 
 void efsg_buffer_type_set(ggml_backend_dev_t device)
 {
-    type = (struct ggml_backend_buffer_type){.iface = {.get_name = type_name,
-                                                       .alloc_buffer = type_alloc,
-                                                       .get_alignment = type_alignment,
-                                                       .is_host = type_is_host},
-                                             .device = device};
-}
-
-ggml_backend_buffer_type_t efsg_buffer_type(void)
-{
-    return &type;
+    efsg_device_of(device)->type = (struct ggml_backend_buffer_type){.iface = {.get_name = type_name,
+                                                                               .alloc_buffer = type_alloc,
+                                                                               .get_alignment = type_alignment,
+                                                                               .is_host = type_is_host},
+                                                                     .device = device};
 }
 
 bool efsg_buffer_is_ours(const struct ggml_backend_buffer *buffer)
 {
-    return buffer && buffer->buft == &type;
+    return buffer && buffer->buft->iface.get_name == type_name;
 }

@@ -5,7 +5,6 @@
  */
 #include "plugin.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #define EFSG_API __attribute__((visibility("default")))
@@ -14,7 +13,10 @@ EFSG_API ggml_backend_reg_t ggml_backend_init(void);
 
 static struct ggml_backend_reg registry;
 static struct ggml_backend_device device;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the initialization of both */
+static struct efsg_device context = {.source_lock = PTHREAD_MUTEX_INITIALIZER,
+                                     .router_lock = PTHREAD_MUTEX_INITIALIZER,
+                                     .table_lock = PTHREAD_MUTEX_INITIALIZER};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the initialization of registry and device */
 
 /* ---- the device ---- */
 
@@ -52,8 +54,7 @@ static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *
 
 static ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t dev)
 {
-    (void)dev;
-    return efsg_buffer_type();
+    return &efsg_device_of(dev)->type;
 }
 
 /* While it loads a model, llama.cpp queries the operations of a tensor without name and data in a buffer of 0 bytes.
@@ -67,7 +68,6 @@ static bool accepts_type(enum ggml_type type)
 
 static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor *op)
 {
-    (void)dev;
     const struct ggml_tensor *w = op->src[0];
     switch (op->op) {
     case GGML_OP_NONE:
@@ -83,11 +83,11 @@ static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor 
     case GGML_OP_GET_ROWS:
         if (w && efsg_buffer_is_ours(w->buffer) && w->buffer->size == 0)
             return efsg_table_is_large(w) && efsg_source_expected();
-        return efsg_table_takes(op);
+        return efsg_table_takes(efsg_device_of(dev), op);
     case GGML_OP_MUL_MAT: /* ggml queries every node before the first token, which finds routers and tables */
         if (w && !(efsg_buffer_is_ours(w->buffer) && w->buffer->size == 0)) {
-            efsg_router_record(w);
-            efsg_table_read_whole(w);
+            efsg_router_record(efsg_device_of(dev), w);
+            efsg_table_read_whole(efsg_device_of(dev), w);
         }
         return false;
     default:
@@ -144,7 +144,8 @@ static void fill(void)
                                                     .buffer_from_host_ptr = efsg_buffer_mapped,
                                                     .supports_op = device_supports_op,
                                                     .supports_buft = device_supports_buft},
-                                          .reg = &registry};
+                                          .reg = &registry,
+                                          .context = &context};
     efsg_buffer_type_set(&device);
 }
 

@@ -18,6 +18,8 @@
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 
 /* ---- the host ggml (host.c) ---- */
@@ -89,6 +91,24 @@ struct efsg_open_models {
 };
 void efsg_open_models(struct efsg_open_models *models);
 
+/* ---- the device (plugin.c) ---- */
+
+/* State that the models and contexts of a device share: the context of ggml's device. Each lock guards a list and what
+ * the file of the list says. */
+struct efsg_device {
+    struct ggml_backend_buffer_type type;
+    pthread_mutex_t source_lock, router_lock, table_lock;
+    struct efsg_source *sources;
+    struct efsg_routers *routers;
+    struct efsg_tables *tables;
+    _Atomic uint32_t backends;  /* that exist */
+    _Atomic uint32_t sequences; /* backends that were made */
+};
+static inline struct efsg_device *efsg_device_of(ggml_backend_dev_t device)
+{
+    return device->context;
+}
+
 /* ---- sources of experts (source.c) ---- */
 
 struct efsg_source; /* a mount, or a store that is open in this process; has a reference count */
@@ -97,7 +117,7 @@ struct efsg_source; /* a mount, or a store that is open in this process; has a r
  * efsg_source_get() returns the source of a mapped file, with a reference: the store that EXPERTFS_STORE names, or the
  * mount that the file is on. NULL: neither, or it cannot be opened, which has been logged.
  */
-struct efsg_source *efsg_source_get(const struct efsg_file *file);
+struct efsg_source *efsg_source_get(struct efsg_device *device, const struct efsg_file *file);
 bool efsg_source_is_named(const struct efsg_file *file); /* whether it has one, which may fail to open */
 /* Whether the CPU backend computes the experts of a file of that size, or of the open models if these are larger: they
  * fit into memory (efs_fits_memory()), and EXPERTFS_BUDGET is not set. Plain matrices in memory are at least as fast as
@@ -208,8 +228,7 @@ void efsg_populate_remaining(const void *used);
 
 /* ---- buffers (buffer.c) ---- */
 
-ggml_backend_buffer_type_t efsg_buffer_type(void);
-void efsg_buffer_type_set(ggml_backend_dev_t device);
+void efsg_buffer_type_set(ggml_backend_dev_t device); /* makes the type of the device's buffers */
 ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory, size_t bytes, size_t largest);
 bool efsg_buffer_is_ours(const struct ggml_backend_buffer *buffer);
 
@@ -219,28 +238,29 @@ struct efsg_memory;
 
 /* Rows of large tables of the mapped file, which the source's store has too, or which is on a mount. Freed before the
  * source is put; no other thread may use the tables then. NULL: no memory, and is allowed for efsg_tables_free(). */
-struct efsg_tables *efsg_tables_new(struct efsg_source *source, const struct efsg_file *file);
+struct efsg_tables *efsg_tables_new(struct efsg_device *device, struct efsg_source *source,
+                                    const struct efsg_file *file);
 void efsg_tables_free(struct efsg_tables *tables);
 /* Whether the tensor is large enough to be left on disk, of a type that can be converted. */
 bool efsg_table_is_large(const struct ggml_tensor *w);
 /* Records that an operation reads all of a tensor: a table that is also the output matrix stays in memory. */
-void efsg_table_read_whole(const struct ggml_tensor *w);
+void efsg_table_read_whole(struct efsg_device *device, const struct ggml_tensor *w);
 /* Whether the backend computes a GET_ROWS node. The first time for a table blocks: it may compare it with the store. */
-bool efsg_table_takes(const struct ggml_tensor *op);
+bool efsg_table_takes(struct efsg_device *device, const struct ggml_tensor *op);
 /* Bytes of the tables of a model of the source that are left on disk. */
-uint64_t efsg_tables_bytes(const struct efsg_source *source);
+uint64_t efsg_tables_bytes(struct efsg_device *device, const struct efsg_source *source);
 /* Computes it: reads all rows at once. Blocks. An error has been logged. */
-enum ggml_status efsg_table_rows(struct efsg_memory *room, struct ggml_tensor *op);
+enum ggml_status efsg_table_rows(struct efsg_device *device, struct efsg_memory *room, struct ggml_tensor *op);
 
 /* ---- hints (router.c) ---- */
 
 /* Collects the routers of the model mapped in [memory, memory + bytes). NULL: no memory. No other thread may use the
  * routers when they are freed; efsg_routers_free(NULL) is allowed. */
-struct efsg_routers *efsg_routers_new(const void *memory, size_t bytes);
+struct efsg_routers *efsg_routers_new(struct efsg_device *device, const void *memory, size_t bytes);
 void efsg_routers_free(struct efsg_routers *routers);
 /* Records weight, the matrix of a MUL_MAT node, if its name and address are those of a router of a model. Any thread.
  */
-void efsg_router_record(const struct ggml_tensor *weight);
+void efsg_router_record(struct efsg_device *device, const struct ggml_tensor *weight);
 /* State of the hints of one backend; zeroed at the start. */
 struct efsg_hints {
     uint32_t sequence;                                   /* number of the sequence */
@@ -269,6 +289,7 @@ struct efsg_kept {
     uint32_t layer, count, experts[EFS_ROUTING_EXPERTS];
 };
 struct efsg_buffers {
+    struct efsg_device *device;
     struct efsg_memory lists, vectors, rows;
     struct efsg_kept kept, ahead; /* of gate and up, for down; of the next layer */
     struct efsg_thread_buffers {
@@ -277,11 +298,12 @@ struct efsg_buffers {
     } * own;                /* [threads] */
     unsigned threads;
 };
-void efsg_buffers_init(struct efsg_buffers *room); /* also counts the backends; any thread */
+void efsg_buffers_init(struct efsg_buffers *room,
+                       struct efsg_device *device); /* also counts the backends; any thread */
 void efsg_buffers_free(struct efsg_buffers *room);
-/* Whether the process has one backend. Then it may keep requests: one that stops in the middle of a graph holds up no
+/* Whether the device has one backend. Then it may keep requests: one that stops in the middle of a graph holds up no
  * other. Any thread. */
-bool efsg_buffers_alone(void);
+bool efsg_buffers_alone(const struct efsg_buffers *room);
 void efsg_kept_release(struct efsg_kept *kept);       /* releases its request, if there is one */
 void efsg_buffers_release(struct efsg_buffers *room); /* both requests */
 /* Grows to at least `bytes`, aligned to 64; the content is lost. NULL: no memory. */

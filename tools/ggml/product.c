@@ -60,12 +60,12 @@ static void fail(struct products *p, errint_t error, const struct efs_error *err
 static bool products_read_ahead(const struct products *p)
 {
     const struct efsg_weight *w = p->weights[0];
-    if ((w->first && !p->keep) || p->nodes[0]->src[2]->ne[1] == 1 || !efsg_buffers_alone() ||
+    if ((w->first && !p->keep) || p->nodes[0]->src[2]->ne[1] == 1 || !efsg_buffers_alone(p->room) ||
         p->chosen_count < w->experts - w->experts / AHEAD_UNCHOSEN)
         return false;
     const uint32_t room = p->keep ? efsg_source_room(w->source, 3, 4) : efsg_source_room(w->source, 1, 4);
     const uint32_t kept = p->keep ? p->chosen_count : 0;
-    return efsg_kept_read_ahead(p->ahead, w, room > kept ? room - kept : 0);
+    return efsg_kept_read_ahead(&p->room->ahead, w, room > kept ? room - kept : 0);
 }
 
 /* Adds an expert that arrived, or returns its error. Caller holds the lock, or the threads have not started. */
@@ -122,8 +122,8 @@ static void products_keep_if_room(struct products *p)
 static errint_t products_begin(struct products *p, struct efsg_buffers *room)
 {
     const struct efsg_weight *w = p->weights[0];
-    p->ahead = &room->ahead;
-    p->keep = w->first && efsg_buffers_alone() && p->chosen_count <= efsg_source_room(w->source, 3, 4);
+    p->room = room;
+    p->keep = w->first && efsg_buffers_alone(room) && p->chosen_count <= efsg_source_room(w->source, 3, 4);
     p->request = efsg_kept_take(&room->kept, p);
     if (p->request) {
         errint_t rc = 0;

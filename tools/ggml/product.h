@@ -49,7 +49,7 @@ struct products {
     size_t vector_bytes; /* host: from one to the next */
     size_t row_bytes;    /* host: of one */
     struct efs_client_request *request;
-    struct efsg_kept *ahead; /* of the backend */
+    struct efsg_buffers *room; /* of the backend */
     bool hold; /* experts are released together: all were in memory, and no other expert is read meanwhile */
 
     pthread_mutex_t lock;       /* guards the fields below, and chosen[].left */

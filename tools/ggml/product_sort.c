@@ -3,7 +3,6 @@
 #include "product.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,22 +16,20 @@ void *efsg_memory(struct efsg_memory *memory, size_t bytes)
     return memory->at;
 }
 
-static _Atomic uint32_t backends;
-
-void efsg_buffers_init(struct efsg_buffers *room)
+void efsg_buffers_init(struct efsg_buffers *room, struct efsg_device *device)
 {
-    *room = (struct efsg_buffers){0};
-    atomic_fetch_add(&backends, 1);
+    *room = (struct efsg_buffers){.device = device};
+    atomic_fetch_add(&device->backends, 1);
 }
 
-bool efsg_buffers_alone(void)
+bool efsg_buffers_alone(const struct efsg_buffers *room)
 {
-    return atomic_load(&backends) == 1;
+    return atomic_load(&room->device->backends) == 1;
 }
 
 void efsg_buffers_free(struct efsg_buffers *room)
 {
-    atomic_fetch_sub(&backends, 1);
+    atomic_fetch_sub(&room->device->backends, 1);
     efsg_buffers_release(room);
     for (unsigned t = 0; t < room->threads; t++) {
         free(room->own[t].scratch.at);

@@ -6,7 +6,6 @@
  */
 #include "plugin.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,26 +18,25 @@ struct router {
 };
 
 struct efsg_routers {
-    struct efsg_routers *next;
+    struct efsg_device *device;
+    struct efsg_routers *next; /* in the list of the device, whose router_lock guards the list and its entries */
     uintptr_t begin, end;
     struct router *layers; /* [count] */
     uint32_t count;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and its entries */
-static struct efsg_routers *all;
-
-struct efsg_routers *efsg_routers_new(const void *memory, size_t bytes)
+struct efsg_routers *efsg_routers_new(struct efsg_device *device, const void *memory, size_t bytes)
 {
     struct efsg_routers *r = calloc(1, sizeof(*r));
     if (!r)
         return NULL;
+    r->device = device;
     r->begin = (uintptr_t)memory;
     r->end = r->begin + bytes;
-    pthread_mutex_lock(&lock);
-    r->next = all;
-    all = r;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&device->router_lock);
+    r->next = device->routers;
+    device->routers = r;
+    pthread_mutex_unlock(&device->router_lock);
     return r;
 }
 
@@ -46,18 +44,18 @@ void efsg_routers_free(struct efsg_routers *routers)
 {
     if (!routers)
         return;
-    pthread_mutex_lock(&lock);
-    for (struct efsg_routers **r = &all; *r; r = &(*r)->next)
+    pthread_mutex_lock(&routers->device->router_lock);
+    for (struct efsg_routers **r = &routers->device->routers; *r; r = &(*r)->next)
         if (*r == routers) {
             *r = routers->next;
             break;
         }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&routers->device->router_lock);
     free(routers->layers);
     free(routers);
 }
 
-/* Caller holds lock. */
+/* Caller holds router_lock. */
 static void note(struct efsg_routers *r, uint32_t layer, const struct ggml_tensor *w)
 {
     if (layer >= r->count) {
@@ -71,7 +69,7 @@ static void note(struct efsg_routers *r, uint32_t layer, const struct ggml_tenso
     r->layers[layer] = (struct router){.data = w->data, .experts = (uint32_t)w->ne[1], .cols = (uint32_t)w->ne[0]};
 }
 
-void efsg_router_record(const struct ggml_tensor *w)
+void efsg_router_record(struct efsg_device *device, const struct ggml_tensor *w)
 {
     unsigned layer;
     int end = 0;
@@ -81,11 +79,11 @@ void efsg_router_record(const struct ggml_tensor *w)
         w->nb[1] != (size_t)w->ne[0] * sizeof(float))
         return;
     const uintptr_t begin = (uintptr_t)w->data, bytes = w->nb[1] * (size_t)w->ne[1];
-    pthread_mutex_lock(&lock);
-    for (struct efsg_routers *r = all; r; r = r->next)
+    pthread_mutex_lock(&device->router_lock);
+    for (struct efsg_routers *r = device->routers; r; r = r->next)
         if (begin >= r->begin && begin < r->end && bytes <= r->end - begin)
             note(r, layer, w);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&device->router_lock);
 }
 
 /* ---- hints ---- */
@@ -94,10 +92,10 @@ void efsg_router_record(const struct ggml_tensor *w)
 static struct router router_of(struct efsg_routers *r, uint32_t layer)
 {
     struct router found = {.data = NULL};
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&r->device->router_lock);
     if (layer < r->count)
         found = r->layers[layer];
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&r->device->router_lock);
     return found;
 }
 

@@ -7,8 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,6 +21,7 @@
 #define CHANGE_SHARE 32u /* smaller changes of it are not applied */
 
 struct efsg_source {
+    struct efsg_device *owner; /* source_lock guards its list of sources, and their refs */
     struct efsg_source *next;
     char path[4096];
     uint64_t device; /* of path, when it was opened: another mount there is another source */
@@ -36,9 +35,6 @@ struct efsg_source {
     _Atomic uint64_t pools_bytes;
     _Atomic uint64_t budget_bytes; /* the last automatic budget; written by the thread that checks */
 };
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and refs */
-static struct efsg_source *sources;
 
 /* ---- opening ---- */
 
@@ -181,7 +177,7 @@ bool efsg_source_is_named(const struct efsg_file *file)
     return source_path(file, path);
 }
 
-struct efsg_source *efsg_source_get(const struct efsg_file *file)
+struct efsg_source *efsg_source_get(struct efsg_device *owner, const struct efsg_file *file)
 {
     char path[sizeof(file->path)];
     struct efsg_source *source;
@@ -189,39 +185,40 @@ struct efsg_source *efsg_source_get(const struct efsg_file *file)
     if (!source_path(file, path))
         return NULL;
     const uint64_t device = stat(path, &st) == 0 ? st.st_dev : 0;
-    pthread_mutex_lock(&lock);
-    for (source = sources; source && (strcmp(source->path, path) != 0 || source->device != device);
+    pthread_mutex_lock(&owner->source_lock);
+    for (source = owner->sources; source && (strcmp(source->path, path) != 0 || source->device != device);
          source = source->next)
         ;
     if (source) {
         source->refs++;
     } else if ((source = source_open(path, device))) {
-        source->next = sources;
-        sources = source;
+        source->owner = owner;
+        source->next = owner->sources;
+        owner->sources = source;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&owner->source_lock);
     return source;
 }
 
 void efsg_source_ref(struct efsg_source *source)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&source->owner->source_lock);
     source->refs++;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&source->owner->source_lock);
 }
 
 void efsg_source_put(struct efsg_source *source)
 {
     if (!source)
         return;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&source->owner->source_lock);
     bool last = --source->refs == 0;
-    for (struct efsg_source **s = &sources; last && *s; s = &(*s)->next)
+    for (struct efsg_source **s = &source->owner->sources; last && *s; s = &(*s)->next)
         if (*s == source) {
             *s = source->next;
             break;
         }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&source->owner->source_lock);
     if (!last)
         return;
     efs_client_close(source->client);

@@ -6,9 +6,7 @@
 #include "table_mount.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,27 +23,27 @@ struct table {
 };
 
 struct efsg_tables {
-    struct efsg_tables *next;
+    struct efsg_device *device;
+    struct efsg_tables *next; /* in the list of the device, whose table_lock guards the list and the lists of tables */
     struct efsg_source *source;
     struct efsg_file file;
     struct efsg_mount_rows *mount; /* NULL: a store, or no table was used yet */
     struct table *tables;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and the lists of tables */
-static struct efsg_tables *all;
-
-struct efsg_tables *efsg_tables_new(struct efsg_source *source, const struct efsg_file *file)
+struct efsg_tables *efsg_tables_new(struct efsg_device *device, struct efsg_source *source,
+                                    const struct efsg_file *file)
 {
     struct efsg_tables *t = calloc(1, sizeof(*t));
     if (!t)
         return NULL;
+    t->device = device;
     t->source = source;
     t->file = *file;
-    pthread_mutex_lock(&lock);
-    t->next = all;
-    all = t;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&device->table_lock);
+    t->next = device->tables;
+    device->tables = t;
+    pthread_mutex_unlock(&device->table_lock);
     return t;
 }
 
@@ -53,13 +51,13 @@ void efsg_tables_free(struct efsg_tables *tables)
 {
     if (!tables)
         return;
-    pthread_mutex_lock(&lock);
-    for (struct efsg_tables **t = &all; *t; t = &(*t)->next)
+    pthread_mutex_lock(&tables->device->table_lock);
+    for (struct efsg_tables **t = &tables->device->tables; *t; t = &(*t)->next)
         if (*t == tables) {
             *t = tables->next;
             break;
         }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&tables->device->table_lock);
     for (struct table *t = tables->tables, *next; t; t = next) {
         next = t->next;
         free(t);
@@ -76,17 +74,17 @@ bool efsg_table_is_large(const struct ggml_tensor *w)
            (w->type == GGML_TYPE_F32 || efsg_host.type_traits(w->type)->to_float);
 }
 
-/* Caller holds lock. The tables of the mapping that contains the tensor. */
-static struct efsg_tables *tables_at(const struct ggml_tensor *w)
+/* Caller holds table_lock. The tables of the mapping that contains the tensor. */
+static struct efsg_tables *tables_at(const struct efsg_device *device, const struct ggml_tensor *w)
 {
-    struct efsg_tables *t = all;
+    struct efsg_tables *t = device->tables;
     while (t && ((const uint8_t *)w->data < t->file.base ||
                  (size_t)((const uint8_t *)w->data - t->file.base) >= t->file.mapped))
         t = t->next;
     return t;
 }
 
-/* Caller holds lock. Finds the table's file in the store, or opens the file of the mount. */
+/* Caller holds table_lock. Finds the table's file in the store, or opens the file of the mount. */
 static void table_find(struct efsg_tables *tables, struct table *t, uint64_t begin)
 {
     t->file = efsg_source_file(tables->source, &tables->file, begin, t->bytes);
@@ -98,7 +96,7 @@ static void table_find(struct efsg_tables *tables, struct table *t, uint64_t beg
     t->readable = tables->mount != NULL;
 }
 
-/* Caller holds lock. Finds or adds the table, which may compare it with the store. NULL: no memory. */
+/* Caller holds table_lock. Finds or adds the table, which may compare it with the store. NULL: no memory. */
 static struct table *table_of(struct efsg_tables *tables, const struct ggml_tensor *w)
 {
     struct table *t = tables->tables;
@@ -115,26 +113,26 @@ static struct table *table_of(struct efsg_tables *tables, const struct ggml_tens
     return t;
 }
 
-void efsg_table_read_whole(const struct ggml_tensor *w)
+void efsg_table_read_whole(struct efsg_device *device, const struct ggml_tensor *w)
 {
-    pthread_mutex_lock(&lock);
-    struct efsg_tables *tables = w->data ? tables_at(w) : NULL;
+    pthread_mutex_lock(&device->table_lock);
+    struct efsg_tables *tables = w->data ? tables_at(device, w) : NULL;
     for (struct table *t = tables ? tables->tables : NULL; t; t = t->next)
         t->whole = t->whole || t->data == w->data;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&device->table_lock);
 }
 
-uint64_t efsg_tables_bytes(const struct efsg_source *source)
+uint64_t efsg_tables_bytes(struct efsg_device *device, const struct efsg_source *source)
 {
     uint64_t most = 0;
-    pthread_mutex_lock(&lock);
-    for (const struct efsg_tables *tables = all; tables; tables = tables->next) {
+    pthread_mutex_lock(&device->table_lock);
+    for (const struct efsg_tables *tables = device->tables; tables; tables = tables->next) {
         uint64_t bytes = 0; /* the same file may be mapped twice */
         for (const struct table *t = tables->tables; t; t = t->next)
             bytes += t->whole || !t->readable ? 0 : t->bytes;
         most = tables->source == source && bytes > most ? bytes : most;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&device->table_lock);
     return most;
 }
 
@@ -146,14 +144,14 @@ struct place {
     uint64_t offset;
 };
 
-static bool find_place(const struct ggml_tensor *op, struct place *place)
+static bool find_place(struct efsg_device *device, const struct ggml_tensor *op, struct place *place)
 {
     const struct ggml_tensor *w = op->src[0], *ids = op->src[1];
     if (!w || !ids || !w->data || !efsg_table_is_large(w) || ids->type != GGML_TYPE_I32 || ids->ne[1] != 1 ||
         ids->ne[2] != 1 || ids->ne[3] != 1 || op->type != GGML_TYPE_F32 || op->nb[0] != sizeof(float))
         return false;
-    pthread_mutex_lock(&lock);
-    struct efsg_tables *tables = tables_at(w);
+    pthread_mutex_lock(&device->table_lock);
+    struct efsg_tables *tables = tables_at(device, w);
     const struct table *t = tables ? table_of(tables, w) : NULL;
     const bool found = t && t->readable && !t->whole;
     if (found)
@@ -161,14 +159,14 @@ static bool find_place(const struct ggml_tensor *op, struct place *place)
                                 .mount = tables->mount,
                                 .file = t->file,
                                 .offset = tables->file.offset + (uint64_t)((uint8_t *)w->data - tables->file.base)};
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&device->table_lock);
     return found;
 }
 
-bool efsg_table_takes(const struct ggml_tensor *op)
+bool efsg_table_takes(struct efsg_device *device, const struct ggml_tensor *op)
 {
     struct place place;
-    return find_place(op, &place);
+    return find_place(device, op, &place);
 }
 
 /* Reads in flight. */
@@ -235,13 +233,13 @@ static errint_t read_rows(const struct ggml_tensor *op, const struct place *plac
     return rc == -EOPNOTSUPP ? read_packed(place, rows, count, bytes) : rc;
 }
 
-enum ggml_status efsg_table_rows(struct efsg_memory *room, struct ggml_tensor *op)
+enum ggml_status efsg_table_rows(struct efsg_device *device, struct efsg_memory *room, struct ggml_tensor *op)
 {
     const struct ggml_tensor *w = op->src[0];
     const uint32_t rows = (uint32_t)op->src[1]->ne[0];
     const ggml_to_float_t to_float = efsg_host.type_traits(w->type)->to_float;
     struct place place;
-    errint_t rc = find_place(op, &place) ? 0 : -EINVAL;
+    errint_t rc = find_place(device, op, &place) ? 0 : -EINVAL;
     for (uint32_t begin = 0, count; rc == 0 && begin < rows; begin += count) {
         count = rows - begin < ROWS_AT_ONCE ? rows - begin : ROWS_AT_ONCE;
         uint8_t *raw = efsg_memory(room, room_bytes(w->nb[1], count));
