@@ -186,7 +186,8 @@ errint_t efs_budget_add_segment(struct efs *fs, bool may_evict)
     return rc == 0 ? efs_grow_add_segment(fs) : rc;
 }
 
-uint64_t efs_budget_over(const struct efs *fs)
+/* Bytes in use above the budget, except those that are being freed. */
+static uint64_t budget_over(const struct efs *fs)
 {
     uint64_t leaving = fs->account.bytes[EFS_ACCOUNT_RETURNING] + fs->account.bytes[EFS_ACCOUNT_RETIRING];
     uint64_t used = fs->account.used_bytes - leaving, budget = fs->account.budget_bytes;
@@ -196,7 +197,7 @@ uint64_t efs_budget_over(const struct efs *fs)
 void efs_budget_shrink(struct efs *fs)
 {
     uint64_t over;
-    while ((over = efs_budget_over(fs)) && budget_reclaim(fs, over, RECLAIM_ALL | RECLAIM_LONG_REFS))
+    while ((over = budget_over(fs)) && budget_reclaim(fs, over, RECLAIM_ALL | RECLAIM_LONG_REFS))
         ;
 }
 

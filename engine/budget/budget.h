@@ -100,8 +100,6 @@ void efs_budget_change(struct efs *fs, uint64_t bytes);
  * free memory. All such operations end without a client. Without lock. Returns the bytes still above the requested
  * budget: clients hold these. */
 uint64_t efs_budget_wait(struct efs *fs);
-/* Bytes in use above the budget, except those that are being freed: 0, or what is held after efs_budget_shrink(). */
-uint64_t efs_budget_over(const struct efs *fs);
 /* Evicts what exceeds the budget or the plan and is not held. */
 void efs_budget_shrink(struct efs *fs);
 /* efs_budget_shrink(); wakes efs_budget_wait(). */

@@ -308,8 +308,6 @@ void efsg_kept_release(struct efsg_kept *kept);       /* releases its request, i
 void efsg_buffers_release(struct efsg_buffers *room); /* both requests */
 /* Grows to at least `bytes`, aligned to 64; the content is lost. NULL: no memory. */
 void *efsg_memory(struct efsg_memory *memory, size_t bytes);
-/* Allocates room->own for that many threads. -ENOMEM. */
-errint_t efsg_alloc_threads(struct efsg_buffers *room, unsigned threads);
 
 /* graph.c: a graph of one operation, for the host's CPU backend on the calling thread. */
 struct efsg_graph {

@@ -22,7 +22,8 @@
 #define AHEAD_UNCHOSEN 8    /* the next layer is read ahead if at most 1/8 of this layer's experts are not chosen */
 #define ALONE_NUMBERS 32768 /* up to that many input values are prepared by one thread, faster than waking more */
 
-errint_t efsg_alloc_threads(struct efsg_buffers *room, unsigned threads)
+/* Allocates room->own for that many threads. -ENOMEM. */
+static errint_t alloc_threads(struct efsg_buffers *room, unsigned threads)
 {
     if (threads <= room->threads)
         return 0;
@@ -306,7 +307,7 @@ enum ggml_status efsg_products(struct efsg_buffers *room, struct efsg_hints *hin
     if (rc == 0)
         rc = pieces = p.kernel->alloc(&p, room);
     if (rc >= 0)
-        rc = efsg_alloc_threads(room, (unsigned)threads);
+        rc = alloc_threads(room, (unsigned)threads);
     if (rc == 0)
         rc = products_begin(&p, room);
     if (rc == 0) {
