@@ -195,8 +195,10 @@ WRAPPED(struct efs_memfile *, efs_memfile_new, (struct efs_memfiles * memfiles, 
 
 WRAPPED(void, efs_memfile_free, (struct efs_memfile * memfile))
 {
-    world->memfiles[memfile_at(memfile->data)] = NULL;
-    world->memfile_tags[memfile_at(memfile->data)] = 0;
+    const unsigned number = memfile_at(memfile->data);
+    assert_in_range(number, 0, MEMFILES_MAX - 1);
+    world->memfiles[number % MEMFILES_MAX] = NULL; /* the compiler does not know that the assertion ends it */
+    world->memfile_tags[number % MEMFILES_MAX] = 0;
     free(memfile);
 }
 
