@@ -68,7 +68,7 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
 
     print(f"-- stands still, {options}")
     under = Mount(disk_store, "nopassthrough", name="under")
-    mount = Mount(under / "whole.efs", options)
+    mount = Mount(under / "whole.efs", f"{options},store_direct=on")  # else the store's pages are kept below
     read_all(mount)
     under.suspend()
     begun = threading.Thread(target=read_all, args=(mount,))
@@ -122,7 +122,7 @@ plain = max((name for name in want if name not in experts), key=lambda name: len
 for options in ("budget=1G,direct_io=on", "budget=1G,direct_io=on,nopassthrough"):  # one reply buffer for each 64 MiB of budget
     print(f"-- stands still, and readers are ended, {options}")
     under = Mount(disk_store, "nopassthrough", name="under")
-    mount = Mount(under / "whole.efs", options)
+    mount = Mount(under / "whole.efs", f"{options},store_direct=on")  # else the store's pages are kept below
     with open(mount / plain, "rb", buffering=0) as file:  # the header is in memory, the tensors are not
         file.read(4096)
     under.suspend()
