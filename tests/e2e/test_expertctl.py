@@ -159,6 +159,9 @@ other = Mount(served, f"budget=64M{',allow_other' if root else ''}", name="serve
 
 
 def doctor_store(says, *words):
+    status = [line for line in json.loads(ctl("status", "--json", other.path).stdout)["problems"] if line.startswith("its store ")]
+    check(f"status: {says}", len(status) == (1 if words else 0) and all(word in status[0] for word in (
+          *([served] if words else ()), *words)), status)
     result = ctl("doctor", other.path)
     found = re.findall(r"^(\w+) +store +(.*)$", result.stdout, re.M)
     check(f"doctor: {says}", len(found) == (1 if words else 0) and all(level == "WRONG" and all(word in text for word in (
@@ -180,6 +183,18 @@ os.link(scratch("aside"), served)
 doctor_store("nothing when it is back")
 check("and it serves on", open(other / "config.json").read() and tensors_of(other.path) == tensors_of(model))
 other.unmount()
+
+print("-- the same of models that are served in place")
+weights = make_model("in place", *NARROW, "--format=gguf")
+for served in (weights + "/model.gguf", weights):
+    aside = served + ".aside"
+    other = Mount(served, "budget=64M", name="in")
+    doctor_store("nothing of what is served in place")
+    os.rename(served, aside)
+    doctor_store("it is not there", "was removed")
+    shutil.copytree(aside, served) if os.path.isdir(aside) else shutil.copy(aside, served)
+    doctor_store("another in its place", "was replaced", "until it is unmounted")
+    other.unmount()
 
 print("-- the budget of info holds all experts")
 wide = make_store(make_model("wide", "-F", "qwen3-moe", "-d", "512", "-i", "512", "-e", "16", "-l", "4", "--vocab", "1000"))

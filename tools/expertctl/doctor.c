@@ -6,7 +6,6 @@
 
 #include "expertfs-private.h"
 #include "control_file.h"
-#include "info_checkpoint.h"
 #include "mountpoint.h"
 #include "names.h"
 #include "options.h"
@@ -167,23 +166,6 @@ static void doctor_store(struct doctor *d, const char *path)
     efs_store_close(store);
 }
 
-/* Checks that the path of the store, in config, is still the file that the mount serves. */
-static void doctor_mount_store(struct doctor *d, const char *path, const char *name, const char *config)
-{
-    struct stat st;
-    bool there = stat(name, &st) == 0;
-    if (there && ctl_is_checkpoint(name)) /* served in place: the daemon itself reports changes */
-        return;
-    if (!there && errno != ENOENT && errno != ENOTDIR) /* a user without access cannot check */
-        return;
-    if (!there || st.st_dev != tools_line_number(config, "store_device") ||
-        st.st_ino != tools_line_number(config, "store_inode"))
-        report(
-            d, WRONG, "store",
-            "%s: its store %s was %s: the mount serves the old file, and keeps its disk space, until it is unmounted",
-            path, name, there ? "replaced" : "removed");
-}
-
 static void doctor_mount_errors(struct doctor *d, const char *path, const char *store, const char *stat)
 {
     unsigned long long damaged = tools_line_number(stat, "chunks_damaged"),
@@ -228,7 +210,10 @@ static void doctor_mount(struct doctor *d, const char *path)
         doctor_mount_budget(d, path, config);
         tools_line_path(config, "store", store, sizeof(store));
         doctor_mount_errors(d, path, store, stat);
-        doctor_mount_store(d, path, store, config);
+        char *lost = ctl_mount_store_lost(config);
+        if (lost)
+            report(d, WRONG, "store", "%s: %s", path, lost);
+        free(lost);
     } else {
         report(d, WRONG, "mount", "%s: no expertfs mounted there%s%s%s", path,
                rc == -ENOENT ? "; a checkpoint is packed first, by mkexpertfs" : ": ",

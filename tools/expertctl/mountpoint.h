@@ -50,6 +50,10 @@ errint_t ctl_mount_check_above(const char *path, struct efs_error *err);
 /* The path of the only mount of type fuse.expertfs that this user may use; the caller frees it with free(). -ENOENT: no
  * mount; -E2BIG: several mounts, which err lists; errors of ctl_mount_check(). */
 errint_t ctl_mount_only(char **root, struct efs_error *err);
+/* Whether the store of a mount, or the model that it serves in place, was removed or replaced since it was mounted, by
+ * its config: words that say so, which the caller frees with free(). NULL: neither. A file that was written to is the
+ * same file. mount_store.c. */
+char *ctl_mount_store_lost(const char *config);
 /* Unmounts, waits for the daemon to end, and removes the mount point that `up` made. lazy: detaches a mount that is in
  * use. -EBUSY: in use; -EPERM; messages in err. down.c. */
 errint_t ctl_mount_end(const struct ctl_mount *mount, bool lazy, struct efs_error *err);

@@ -4,7 +4,7 @@
 
 #include "control_file.h"
 #include "expertctl.h"
-#include "info_checkpoint.h"
+#include "mountpoint.h"
 #include "size.h"
 
 #include <jansson.h>
@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 /* ---- rates ------------------------------------------------------------------------------------------------------- */
@@ -100,21 +99,20 @@ __attribute__((format(printf, 2, 3))) static void problem(struct problems *p, co
 
 static void find_faults(const char *root, const struct ctl_sample *s, const char *store, struct problems *p)
 {
-    struct stat st;
+    char *lost = ctl_mount_store_lost(s->config);
     const struct span all = span_mount(s);
     unsigned long long damaged = tools_line_number(s->stat, "chunks_damaged"),
-                       lost = tools_line_number(s->stat, "fuse_log_lost");
-    bool there = stat(store, &st) == 0, other = there && (st.st_dev != tools_line_number(s->config, "store_device") ||
-                                                          st.st_ino != tools_line_number(s->config, "store_inode"));
+                       messages = tools_line_number(s->stat, "fuse_log_lost");
     if (damaged)
         problem(p, "damaged chunks were read %llu time%s: `expertctl verify %s` names them", damaged,
                 damaged > 1 ? "s" : "", store);
     if (errors(&all) > 0 && !damaged)
         problem(p, "%.0f reads failed: `expertctl log %s` says why", errors(&all), root);
-    if (other && !ctl_is_checkpoint(store)) /* of files that are served in place the daemon reports changes */
-        problem(p, "%s was replaced: the mount serves the old file until it is unmounted", store);
     if (lost)
-        problem(p, "%llu log messages were lost: standard error or syslog was too slow", lost);
+        problem(p, "%s", lost);
+    free(lost);
+    if (messages)
+        problem(p, "%llu log messages were lost: standard error or syslog was too slow", messages);
 }
 
 static void find_limits(const struct ctl_sample *s, struct problems *p)
