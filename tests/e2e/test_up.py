@@ -397,6 +397,19 @@ for what, script, status, says in (("Ctrl-C", "kill -INT $PPID; exit 130", 130, 
     result = run(f"{other}/expertctl", "up", fresh, "--", "true", "{}", env={**os.environ, "EXPERTFS_BUDGET": "64M"})
     check(f"{what}, with a program", result.returncode == (130 if status == 130 else 125) and files_below(DATA) == before, result)
 os.remove(f"{other}/mkexpertfs")
+here = scratch("interrupted")
+before = files_below(DATA)
+for number in ("INT", "TERM", "HUP"):
+    with open(f"{other}/expertfs", "w") as file:
+        file.write(f'#!/bin/sh\n{shlex.quote(program("expertfs"))} "$@" && kill -{number} $PPID\n')
+    os.chmod(f"{other}/expertfs", 0o755)
+    for what, given, at in (("a mount point of its own", [], f"{DATA}/{os.path.basename(store).split('@')[0].removesuffix('.efs')}"), ("a MNT", [here], here)):
+        result = run(f"{other}/expertctl", "up", store, *given)
+        check(f"SIG{number} when it is mounted, {what}: 130, nothing is mounted or left", result.returncode == 130 and not is_mounted(at) and
+              result.stderr == "expertctl: interrupted\n" and not result.stdout and not os.path.exists(here) and files_below(DATA) == before, result)
+        if is_mounted(at):
+            run(expertctl, "down", at)
+os.remove(f"{other}/expertfs")
 shutil.copy(program("expertfs"), f"{other}/expertfs")
 for what, given, noted in (("a GGUF model", make_store(gguf), True), ("safetensors", store, False)):
     result = run(f"{other}/expertctl", "up", "-o", "budget=64M", given, "--", "true", "{}")

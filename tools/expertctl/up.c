@@ -103,7 +103,7 @@ struct up_lock {
     char folder[4096], path[4400]; /* path: NAME.efs.lock in the folder */
     size_t made;                   /* bytes of the folder's path before the part that was made */
     int fd;                        /* -1: not locked */
-    sigset_t mask;                 /* before lock_take() blocked SIGINT */
+    sigset_t mask;                 /* before lock_take() or mount_make() blocked signals */
 };
 
 /* Waits for the lock, and blocks SIGINT, which a terminal sends to mkexpertfs, too: that cleans up and ends first. The
@@ -151,7 +151,6 @@ static void lock_drop(struct up_lock *lock)
     close(lock->fd);
     lock->fd = -1;
     ctl_unmake_folders(lock->folder, lock->made); /* if nothing is in them */
-    sigprocmask(SIG_SETMASK, &lock->mask, NULL);
 }
 
 static errint_t check_space(const struct ctl_model *model, struct efs_error *err)
@@ -330,6 +329,66 @@ static errint_t up_find(struct up *up, struct efs_error *err)
     return up->config ? mounted_apply(up, err) : 0;
 }
 
+static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+#define ENDS (sizeof(ends) / sizeof(ends[0]))
+
+/* Whether a signal that ends this program is blocked. */
+static bool end_is_pending(void)
+{
+    sigset_t pending;
+    bool is = false;
+    sigpending(&pending);
+    for (size_t i = 0; i < ENDS; i++)
+        is |= sigismember(&pending, ends[i]) == 1;
+    return is;
+}
+
+/* Unmounts what mount_run() has mounted. false: it is in use, or is not mounted. */
+static bool mount_undo(const char *path)
+{
+    struct ctl_mounts mounts;
+    struct efs_error ignored;
+    bool undone = false;
+    if (ctl_mounts_find(&mounts, &ignored) < 0)
+        return false;
+    for (size_t i = 0; i < mounts.count; i++)
+        if (strcmp(mounts.mount[i].path, path) == 0)
+            undone = ctl_mount_end(&mounts.mount[i], false, &ignored) == 0;
+    ctl_mounts_free(&mounts);
+    return undone;
+}
+
+/* Mounts the model on its place. The signals that end this program stay blocked until the mount is printed: one that
+ * comes before unmounts it, with -EINTR, so that no mount is left of which nothing was said. */
+static errint_t mount_make(struct up *up, struct efs_error *err)
+{
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    for (size_t i = 0; i < ENDS; i++)
+        sigaddset(&blocked, ends[i]);
+    sigprocmask(SIG_BLOCK, &blocked, NULL);
+    errint_t rc = mount_run(up->arguments, up->model, &up->lock.mask, up->place.path);
+    if (rc < 0)
+        return rc;
+    strcpy(up->path, up->place.path);
+    up->config = ctl_mount_probe(up->path, "config", PROBE_MS);
+    if (end_is_pending()) {
+        ctl_place_drop(&up->place, true); /* ctl_mount_end() locks the folder above, too */
+        if (mount_undo(up->path))
+            return -EINTR;
+    }
+    return up->config ? 0 : efs_fail(err, -ENOTCONN, "%s: the mount does not answer", up->path);
+}
+
+/* Discards a signal that came too late to end this program without a mount. */
+static void ends_discard(void)
+{
+    struct sigaction before, ignore = {.sa_handler = SIG_IGN};
+    for (size_t i = 0; i < ENDS; i++)
+        if (sigaction(ends[i], &ignore, &before) == 0)
+            sigaction(ends[i], &before, NULL);
+}
+
 /* Packs the model if it has no store, and mounts it unless a program is run. -ECHILD: a program has printed why it
  * failed, *status is the exit status. */
 static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
@@ -360,13 +419,7 @@ static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
     if (rc == 0 && packs && model_packs(up->model))
         rc = model_pack(a, up->model, &up->lock.mask, status, err);
     if (rc == 0 && mounts)
-        rc = mount_run(a, up->model, &up->lock.mask, up->place.path);
-    if (rc == 0 && mounts) {
-        strcpy(up->path, up->place.path);
-        up->config = ctl_mount_probe(up->path, "config", PROBE_MS);
-        if (!up->config)
-            rc = efs_fail(err, -ENOTCONN, "%s: the mount does not answer", up->path);
-    }
+        rc = mount_make(up, err);
     ctl_place_drop(&up->place, rc == 0);
     return rc;
 }
@@ -405,9 +458,14 @@ static int up_store(const struct arguments *a, const struct ctl_model *model, co
     sigprocmask(SIG_BLOCK, NULL, &up->lock.mask);
     errint_t rc = up_steps(up, &status, &err);
     lock_drop(&up->lock);
-    if (rc == 0)
-        status = a->program ? CTL_OK : ctl_up_print(model, up->path, up->config, a->json);
-    else if (rc != -ECHILD)
+    if (rc == 0 && !a->program) {
+        status = ctl_up_print(model, up->path, up->config, a->json);
+        ends_discard();
+    }
+    sigprocmask(SIG_SETMASK, &up->lock.mask, NULL);
+    if (rc == 0 && a->program)
+        status = CTL_OK;
+    else if (rc < 0 && rc != -ECHILD)
         ctl_fail(rc, &err);
     free(up->config);
     free(up);
