@@ -226,6 +226,50 @@ static void doctor_mount(struct doctor *d, const char *path)
     free(stat);
 }
 
+/* An argument that is neither a file nor a mount: the name of a store, or another folder. */
+static void doctor_name(struct doctor *d, const char *given)
+{
+    char path[4400];
+    struct stat st;
+    struct efs_error err;
+    errint_t rc = ctl_name_find(given, path, sizeof(path), &err);
+    if (rc == -E2BIG) {
+        efs_join_hint(err.text, sizeof(err.text));
+        report(d, WRONG, "path", "%s", err.text);
+        return;
+    }
+    if (rc == 0)
+        given = path;
+    if (stat(given, &st) < 0)
+        report(d, WRONG, "path", "%s: %s%s", given, strerror(errno), tools_hint(-errno));
+    else if (S_ISDIR(st.st_mode))
+        doctor_mount(d, given);
+    else
+        doctor_store(d, given);
+}
+
+static void doctor_argument(struct doctor *d, const char *given)
+{
+    char *root = NULL;
+    struct stat st;
+    struct efs_error err;
+    errint_t rc = ctl_mount_check_above(given, &err); /* else stat() may hang */
+    bool file = rc == 0 && stat(given, &st) == 0 && !S_ISDIR(st.st_mode);
+    if (rc == 0 && !file)
+        rc = ctl_mount_of(given, &root, &err);
+    if (file) {
+        doctor_store(d, given);
+    } else if (rc == 0) {
+        doctor_mount(d, root);
+    } else if (rc == -ENOTCONN || rc == -ETIMEDOUT || rc == -E2BIG) {
+        efs_join_hint(err.text, sizeof(err.text));
+        report(d, WRONG, "mount", "%s", err.text);
+    } else {
+        doctor_name(d, given);
+    }
+    free(root);
+}
+
 /* ---- the command ---- */
 
 static const struct tools_option options[] = {
@@ -247,28 +291,8 @@ static int doctor_run(int argc, char **argv)
     doctor_kernel(&d);
     doctor_io(&d);
     doctor_memory(&d);
-    for (uint32_t i = 0; i < d.paths.count; i++) {
-        const char *path = d.paths.word[i];
-        char named[4400];
-        struct stat st;
-        struct efs_error err;
-        errint_t found = ctl_mount_check_above(path, &err);
-        errint_t named_rc = found == 0 ? ctl_name_find(path, named, sizeof(named), &err) : 0;
-        if (found == 0 && named_rc == 0)
-            path = named;
-        if (named_rc == -E2BIG) {
-            efs_join_hint(err.text, sizeof(err.text));
-            report(&d, WRONG, "path", "%s", err.text);
-        } else if (found < 0) {
-            efs_join_hint(err.text, sizeof(err.text));
-            report(&d, WRONG, "mount", "%s", err.text);
-        } else if (stat(path, &st) < 0)
-            report(&d, WRONG, "path", "%s: %s%s", path, strerror(errno), tools_hint(-errno));
-        else if (S_ISDIR(st.st_mode))
-            doctor_mount(&d, path);
-        else
-            doctor_store(&d, path);
-    }
+    for (uint32_t i = 0; i < d.paths.count; i++)
+        doctor_argument(&d, d.paths.word[i]);
     int status = d.json ? ctl_print_json(json_incref(d.findings)) : CTL_OK;
     json_decref(d.findings);
     return d.wrong ? CTL_FAILED : status;
