@@ -257,6 +257,14 @@ bool ctl_run_is_plain(const struct ctl_run *run)
     return run->plain && !run->options && !(budget && *budget) && efs_fits_memory(run->bytes);
 }
 
+/* Whether only the options keep the program from the plain files, which are faster. */
+static bool options_are_why(const struct ctl_run *run)
+{
+    struct ctl_run without = *run;
+    without.options = NULL;
+    return run->options && ctl_run_is_plain(&without);
+}
+
 /* Opens a store once, so that a damaged store is reported here and not by the program or the daemon. */
 static errint_t check_store(const char *source, struct efs_error *err)
 {
@@ -322,6 +330,9 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
     } else if (rc == 0 && (rc = ctl_run_mount_begin(&r->mount, given->source, given->options, err)) == 0) {
         snprintf(r->root, sizeof(r->root), "%s", r->mount.path);
         fprintf(stderr, "expertctl: %s runs on a mount of %s\n", r->words[0], given->source);
+        if (options_are_why(given))
+            fprintf(stderr, "expertctl: note: the plain files fit into memory: without -o %s runs on them\n",
+                    r->words[0]);
     }
     return rc;
 }
