@@ -66,4 +66,30 @@ process.send_signal(signal.SIGINT)
 said = process.communicate(timeout=60)[0]
 check("no terminal: no escapes, Ctrl-C ends it with 0", process.returncode == 0 and "\x1b" not in said, (process.returncode, said))
 mount.stop()
+
+print("-- the mount goes down")
+for at, lazy in ((scratch("below"), False), (scratch("kept"), True)):
+    os.makedirs(at, exist_ok=True)
+    check("mounted", run(expertctl, "up", "-o", "budget=64M", store, at).returncode == 0)
+    watching = [subprocess.Popen([expertctl, *words, at], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for words in (("log", "-f"), ("status", "-w", "1"))]
+    for process in watching:
+        process.stdout.readline()
+    if lazy:
+        run("umount", "-l", at)
+    else:  # a watcher may have a file open
+        wait_until(lambda: run(expertctl, "down", at).returncode == 0)
+    for process, what in zip(watching, ("log -f", "status -w")):
+        said = process.communicate(timeout=60)
+        check(f"{what}: said, 0", process.returncode == 0 and said[1] == f"expertctl: {at} was unmounted\n", (process.returncode, said))
+at = Mount(store)
+watching = [subprocess.Popen([expertctl, *words, at.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for words in (("log", "-f"), ("status", "-w", "1"))]
+for process in watching:
+    process.stdout.readline()
+os.kill(int(re.search(r"^pid: (\d+)", open(at / ".expertfs/config").read(), re.M)[1]), signal.SIGKILL)
+for process in watching:
+    said = process.communicate(timeout=60)
+    check("its daemon is killed: a failure", process.returncode == 1 and "has ended" in said[1], (process.returncode, said))
+run("umount", "-l", at.path)
 done()

@@ -31,7 +31,7 @@ static void check_arguments(const struct argp_state *state, void *into)
 #define AT(member) offsetof(struct arguments, member)
 static const struct tools_option options[] = {
     {"lines", 'n', "N", "Print the last N messages (default: all)", TOOLS_NUMBER, AT(lines), .least = 1},
-    {"follow", 'f', NULL, "Print also the messages to come, until interrupted", TOOLS_FLAG, .at = AT(follow)},
+    {"follow", 'f', NULL, "Print also the messages to come, until interrupted or unmounted", TOOLS_FLAG, .at = AT(follow)},
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {0}};
 static const struct tools_command command = {
@@ -77,7 +77,8 @@ static const char *lines_added(const char *was, const char *is)
     return is + strlen(was);
 }
 
-/* Prints what is added to the log after `text`, until interrupted, which is no failure. Returns the exit status. */
+/* Prints what is added to the log after `text`, until interrupted or unmounted, which are no failures. Returns the exit
+ * status. */
 static int follow(const char *root, char **text)
 {
     struct efs_error err = {""};
@@ -89,7 +90,7 @@ static int follow(const char *root, char **text)
         if (rc == 0)
             rc = tools_control_read(root, "log", &is, &err);
         if (rc < 0)
-            return ctl_fail(rc, &err);
+            return ctl_mount_was_unmounted(root) ? CTL_OK : ctl_fail(rc, &err);
         fputs(lines_added(*text, is), stdout);
         free(*text);
         *text = is;

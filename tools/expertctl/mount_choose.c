@@ -68,6 +68,17 @@ errint_t ctl_mount_check(const char *root, struct efs_error *err)
     return 0;
 }
 
+bool ctl_mount_was_unmounted(const char *root)
+{
+    struct efs_error text;
+    errint_t rc = ctl_mount_state(root, ANSWER_MS, NULL);
+    bool was = rc == -ENOENT || rc == -ENODATA || rc == -EOPNOTSUPP; /* what was below it, or nothing */
+    fflush(stdout);
+    if (was && efs_fail(&text, rc, "%s was unmounted", root) < 0)
+        fprintf(stderr, "expertctl: %s\n", text.text);
+    return was;
+}
+
 /* ---- which mount ------------------------------------------------------------------------------------------------- */
 
 /* An absolute path without a call on its last part, which may be a mount whose daemon hangs; "": no such folder. */

@@ -40,6 +40,8 @@ errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, co
  * timeout_ms; else -errno of a call on path. *held unless NULL: a request that was not answered keeps the mount in use,
  * because the daemon has taken it. */
 errint_t ctl_mount_state(const char *path, int timeout_ms, bool *held);
+/* After a call on root failed: whether it is because the mount was unmounted, which is then printed. */
+bool ctl_mount_was_unmounted(const char *root);
 /* Kills a child process that makes a call on a mount, and waits until it has ended. false: it has not within a second,
  * because the daemon has taken its request. */
 bool ctl_child_kill(pid_t child);

@@ -228,7 +228,7 @@ static errint_t screen_draw(const char *root, const struct arguments *a, const s
     return rc == 0 && fflush(stdout) != 0 ? efs_fail(err, -errno, "standard output: %s", strerror(errno)) : rc;
 }
 
-/* Prints once, or every a->seconds until interrupted, which is no failure. */
+/* Prints once, or every a->seconds until interrupted or unmounted, which are no failures. */
 static errint_t status_watch(const char *root, const struct arguments *a, struct efs_error *err)
 {
     struct ctl_sample was = {.seconds = 0}, is = {.seconds = 0};
@@ -249,7 +249,7 @@ static errint_t status_watch(const char *root, const struct arguments *a, struct
     }
     ctl_sample_free(&was);
     ctl_sample_free(&is);
-    return rc;
+    return rc < 0 && a->seconds && ctl_mount_was_unmounted(root) ? 0 : rc;
 }
 
 static int status_run(int argc, char **argv)
