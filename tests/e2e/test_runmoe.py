@@ -216,6 +216,19 @@ if os.path.exists("/dev/fuse"):
     check("on a mount, too", "model.safetensors: the store has other experts" in runmoe(mount.path, "-n", 6).stderr)
     mount.unmount()
 
+print("-- experts only in files that are not the model's")
+for kept in ((), ("0",)):  # layers whose experts are in model.safetensors
+    own = {name: tensor for name, tensor in one.items() if ".mlp.experts." not in name or name.split(".")[2] in kept}
+    for more in ("other.safetensors", "sub/model.safetensors"):
+        folder = scratch(f"part-{len(kept)}-{more.partition('/')[0]}")
+        os.makedirs(f"{folder}/{os.path.dirname(more)}")
+        shutil.copy(f"{two_models[0]}/config.json", folder)
+        write_tensors(f"{folder}/model.safetensors", own)
+        write_tensors(f"{folder}/{more}", other)
+        ran = runmoe(make_store(folder), "-n", 6)
+        check(f"{more} with the experts of another model, {len(kept)} layers of this one: refused", ran.returncode == 1 and
+              "experts" in ran.stderr, ran)
+
 # several prompts, each a separate sequence; their routing as a trace
 ran = runmoe(store, "-p", prompt, "-p", "7,8", "-p", prompt, "-n", 6)
 lines = [line for line in ran.stdout.splitlines() if line.startswith("tokens: ")]

@@ -107,6 +107,7 @@ struct loader {
     struct source source;
     json_t *map;     /* {tensor: file} of the index; NULL: no index */
     json_t *tensors; /* header entries of tensors not loaded yet, with "file" and "begin", the offset of the data */
+    uint64_t expert_matrices; /* in the files */
     errint_t rc;
     struct efs_error *err;
 };
@@ -226,6 +227,7 @@ static void loader_add_tensors(struct loader *l, const char *path)
             continue;
         if (is_expert_matrix(&l->model->config, name)) {
             sample = sample ? sample : name;
+            l->expert_matrices++;
             continue;
         }
         json_object_set_new(entry, "file", json_string(path));
@@ -235,6 +237,19 @@ static void loader_add_tensors(struct loader *l, const char *path)
     if (sample && l->rc == 0)
         loader_check_expert(l, path, sample, json_object_get(header, sample), begin);
     json_decref(header);
+}
+
+/* The store may have experts of files that are not the model's: without an index, all but model.safetensors. */
+static void loader_check_all_experts(struct loader *l)
+{
+    const struct config *c = &l->model->config;
+    const uint64_t all = (uint64_t)c->layers * c->experts * 3;
+    if (l->rc == 0 && l->expert_matrices < all)
+        l->rc = efs_fail(l->err, -ESTALE,
+                         "the model's files have %" PRIu64 " of %" PRIu64
+                         " matrices of experts, the store has experts of other files\n"
+                         "hint: pack the files of this model without those of another",
+                         l->expert_matrices, all);
 }
 
 /* ---- weights ---- */
@@ -360,6 +375,7 @@ static errint_t model_load(struct model *m, const char *const *ignored, struct e
     if (l.rc == 0)
         files = weight_files(&l);
     json_object_foreach(files, path, value) if (l.rc == 0) loader_add_tensors(&l, path);
+    loader_check_all_experts(&l);
     if (l.rc == 0)
         loader_read_all(&l, ignored);
     source_close(&l.source);
