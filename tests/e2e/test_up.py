@@ -201,6 +201,11 @@ for verb in (("info",), ("verify",), ("profile", "--force", "--seconds=1"), ("do
     result = ctl(*verb, NAME)
     check(verb[0], result.returncode in (0, 1) and newest in result.stdout and "cannot open" not in result.stderr, result)
 check("unpack", ctl("unpack", NAME, scratch("unpacked")).returncode == 0 and contents(scratch("unpacked")) == contents(model))
+result = ctl("unpack", model, scratch("again"))
+check("unpack of its checkpoint names the store", result.returncode == 1 and not os.path.exists(scratch("again")) and
+      f"{model}: is a checkpoint, not a store\nhint: its store is {os.path.basename(newest)[:-4]}: `expertctl unpack` takes that name\n" in result.stderr, result)
+result = ctl("unpack", make_model("never packed", *NARROW, "--seed=9"), scratch("again"))
+check("of one without a store", result.returncode == 1 and "\nhint: its files are not packed; copy them" in result.stderr, result)
 for verb in ("info", "verify", "profile"):
     result = ctl(verb, "nothing")
     check(f"{verb} of another name", result.returncode == 1 and "No such file or directory\nhint: `expertctl ls`" in result.stderr, result)

@@ -57,6 +57,33 @@ errint_t ctl_store_by_name(const char *folder, const char *name, bool current, c
                            : efs_fail(err, -ENOENT, "%s: no store\nhint: `expertctl ls` lists the stores", name);
 }
 
+bool ctl_store_of_checkpoint(const char *path, char *name, size_t room)
+{
+    char folder[4096], *at, *absolute;
+    struct dirent **stores;
+    struct efs_error ignored;
+    bool found = false, current = false;
+    if (efs_source_path(path, &absolute, &ignored) < 0)
+        return false;
+    ctl_stores_folder(NULL, folder, sizeof(folder), &ignored);
+    int count = *folder ? ctl_stores_list(folder, &stores) : 0;
+    for (int i = 0; i < count; i++) {
+        if (!current && asprintf(&at, "%s/%s", folder, stores[i]->d_name) >= 0) {
+            bool of_it = ctl_sources_has_path(at, absolute);
+            current = of_it && !is_stale(at);
+            if (current || (of_it && !found))
+                ctl_store_stem(at, name, room);
+            found |= of_it;
+            free(at);
+        }
+        free(stores[i]);
+    }
+    if (count > 0)
+        free(stores);
+    free(absolute);
+    return found;
+}
+
 /* The model that a mount of that name serves. */
 static errint_t name_of_mount(const char *given, char *path, size_t room, struct efs_error *err)
 {

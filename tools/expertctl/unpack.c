@@ -46,7 +46,7 @@ static int unpack_run(int argc, char **argv)
     struct efs_error err = {""};
     struct tools_progress progress;
     char size[16], files[32];
-    char path[4400];
+    char path[4400], name[256];
     tools_parse(&command, argc, argv, &a);
     const char *directory = a.paths.word[1];
     errint_t rc = ctl_name_find(a.paths.word[0], path, sizeof(path), &err);
@@ -59,6 +59,10 @@ static int unpack_run(int argc, char **argv)
     rc = efs_store_unpack(store, directory, a.force, a.threads, tools_progress_report, &progress, &err);
     tools_progress_clear(&progress);
     efs_store_info(store, &info);
+    if (rc < 0 && info.in_place && ctl_store_of_checkpoint(path, name, sizeof(name)))
+        efs_fail(&err, rc,
+                 "%s: is a checkpoint, not a store\nhint: its store is %s: `expertctl unpack` takes that name", path,
+                 name);
     if (rc == 0 && a.json)
         ctl_print_json(json_pack("{s:o, s:I, s:I}", "directory", ctl_json_text(directory), "files",
                                  (json_int_t)info.files, "bytes", (json_int_t)info.source_bytes));
