@@ -48,7 +48,7 @@ __attribute__((format(printf, 4, 5))) static void report(struct doctor *d, enum 
         json_array_append_new(d->findings, json_pack("{s:s, s:s, s:o}", "level", words[finding], "topic", topic, "text",
                                                      ctl_json_text(text)));
     else
-        printf("%-7s %-12s %s\n", words[finding], topic, text);
+        ctl_print_line(stdout, "%-7s %-12s %s", words[finding], topic, text);
     d->wrong += finding == WRONG;
 }
 

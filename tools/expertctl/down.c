@@ -121,13 +121,13 @@ static void daemon_end(const struct ctl_mount *mount, const struct ctl_daemon *d
     struct pollfd wait = {.fd = daemon->pidfd, .events = POLLIN};
     bool ended = poll(&wait, 1, daemon->hangs ? HANGS_MS : END_MS) != 0;
     if (!ended && daemon->hangs && syscall(SYS_pidfd_send_signal, daemon->pidfd, SIGKILL, NULL, 0) == 0) {
-        fprintf(stderr, "expertctl: warning: %s: its daemon, process %d, did not answer and was killed\n", mount->path,
-                (int)daemon->pid);
+        ctl_print_line(stderr, "expertctl: warning: %s: its daemon, process %d, did not answer and was killed",
+                       mount->path, (int)daemon->pid);
         ended = poll(&wait, 1, END_MS) != 0;
     }
     if (!ended)
-        fprintf(stderr, "expertctl: warning: %s: unmounted, but its daemon, process %d, has not ended in %d s\n",
-                mount->path, (int)daemon->pid, END_MS / 1000);
+        ctl_print_line(stderr, "expertctl: warning: %s: unmounted, but its daemon, process %d, has not ended in %d s",
+                       mount->path, (int)daemon->pid, END_MS / 1000);
 }
 
 /* The mount of a daemon that hangs is detached if it is in use by the request that asked whether it hangs: the daemon
@@ -143,8 +143,9 @@ errint_t ctl_mount_end(const struct ctl_mount *mount, bool lazy, struct efs_erro
     if (rc == 0 && daemon.pidfd >= 0)
         daemon_end(mount, &daemon);
     else if (rc == 0 && daemon.hangs)
-        fprintf(stderr, "expertctl: warning: %s: unmounted, but its daemon, which does not answer, may still run\n",
-                mount->path);
+        ctl_print_line(stderr,
+                       "expertctl: warning: %s: unmounted, but its daemon, which does not answer, may still run",
+                       mount->path);
     if (daemon.pidfd >= 0)
         close(daemon.pidfd);
     if (rc == 0)

@@ -14,6 +14,8 @@
 #include "expertfs.h"
 #include "process.h"
 
+#include <stdbool.h>
+#include <stdio.h>
 #include <time.h>
 
 enum { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2 };
@@ -31,6 +33,14 @@ struct json_t;
 int ctl_print_json(struct json_t *json);
 /* A JSON string of a path or a message, with U+FFFD for bytes that are not UTF-8. NULL: no memory. */
 struct json_t *ctl_json_text(const char *text);
+
+/* Length of the UTF-8 character at text; 0: it is none. */
+size_t ctl_character_bytes(const char *text);
+/* Replaces control characters, and bytes that are not UTF-8, with '?', as messages of struct efs_error have them: names
+ * come from outside. newlines: they stay. */
+void ctl_make_printable(char *text, bool newlines);
+/* Prints a line for people, made printable; the format has no newline. */
+__attribute__((format(printf, 2, 3))) void ctl_print_line(FILE *to, const char *format, ...);
 
 /* Compares times of files, to the nanosecond: two may be made within a second. */
 static inline bool ctl_is_later(const struct timespec *a, const struct timespec *b)

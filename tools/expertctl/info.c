@@ -57,11 +57,11 @@ static void info_print_text(const char *path, const struct efs_store_info *info,
     char a[32], b[16];
     struct efs_pack_row rows[EFS_PACK_ROWS];
     const char *family = json_string_value(json_object_get(report, "family"));
-    printf("%s: expertfs store, version %u, %016" PRIx64 "\n", path, info->version, info->content_hash);
+    ctl_print_line(stdout, "%s: expertfs store, version %u, %016" PRIx64, path, info->version, info->content_hash);
     printf("size      %s of %s (%.3f), index %s\n", tools_size_print(info->store_bytes, a, sizeof(a)),
            tools_size_print(info->source_bytes, b, sizeof(b)), ratio(info->store_bytes, info->source_bytes),
            tools_size_print(info->index_bytes, (char[16]){0}, 16));
-    printf("family    %s\n", family ? family : "?");
+    ctl_print_line(stdout, "family    %s", family ? family : "?");
     printf("files     %" PRIu64 ", tensors %" PRIu64 "\n", info->files, info->tensors);
     printf("experts   %" PRIu64 " in %" PRIu64 " layers, %s of %s (%.3f)\n", info->experts, info->layers,
            tools_size_print(info->expert_coded_bytes, a, sizeof(a)),
@@ -118,17 +118,18 @@ static int checkpoint_run(const struct arguments *a, const char *path)
             (json_int_t)c.layers, "expert_raw_bytes", (json_int_t)c.expert_raw_bytes, "expert_coded_bytes",
             (json_int_t)c.expert_coded_bytes, "other_bytes", (json_int_t)(c.source_bytes - c.expert_raw_bytes),
             "budget_bytes", (json_int_t)info_budget(c.expert_coded_bytes)));
-    printf("%s: checkpoint, not packed\n", path);
+    ctl_print_line(stdout, "%s: checkpoint, not packed", path);
     printf("size      %s\n", tools_size_print(c.source_bytes, text, sizeof(text)));
-    printf("family    %s\nfiles     %" PRIu64 "\n", c.family, c.files);
+    ctl_print_line(stdout, "family    %s", c.family);
+    printf("files     %" PRIu64 "\n", c.files);
     printf("experts   %" PRIu64 " in %" PRIu64 " layers, %s, ", c.experts, c.layers,
            tools_size_print(c.expert_raw_bytes, text, sizeof(text)));
     printf("about %s coded\n", tools_size_print(c.expert_coded_bytes, text, sizeof(text)));
     print_memory(c.source_bytes, c.expert_raw_bytes, c.expert_coded_bytes);
     if (c.experts && c.expert_coded_bytes == c.expert_raw_bytes)
-        fprintf(
+        ctl_print_line(
             stderr,
-            "expertctl: note: %s: experts are quantised and do not shrink; expertfs mounts the files without packing\n",
+            "expertctl: note: %s: experts are quantised and do not shrink; expertfs mounts the files without packing",
             path);
     return CTL_OK;
 }

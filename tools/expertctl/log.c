@@ -31,7 +31,8 @@ static void check_arguments(const struct argp_state *state, void *into)
 #define AT(member) offsetof(struct arguments, member)
 static const struct tools_option options[] = {
     {"lines", 'n', "N", "Print the last N messages (default: all)", TOOLS_NUMBER, AT(lines), .least = 1},
-    {"follow", 'f', NULL, "Print also the messages to come, until interrupted or unmounted", TOOLS_FLAG, .at = AT(follow)},
+    {"follow", 'f', NULL, "Print also the messages to come, until interrupted or unmounted", TOOLS_FLAG,
+     .at = AT(follow)},
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {0}};
 static const struct tools_command command = {
@@ -67,6 +68,17 @@ static json_t *lines_json(char *text)
     return array;
 }
 
+/* Prints a copy, made printable: the text is compared with a later one. */
+static void print_text(const char *text)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return;
+    ctl_make_printable(copy, true);
+    fputs(copy, stdout);
+    free(copy);
+}
+
 /* The lines of `is` that were added since `was`, of which the daemon may have dropped the oldest. */
 static const char *lines_added(const char *was, const char *is)
 {
@@ -91,7 +103,7 @@ static int follow(const char *root, char **text)
             rc = tools_control_read(root, "log", &is, &err);
         if (rc < 0)
             return ctl_mount_was_unmounted(root) ? CTL_OK : ctl_fail(rc, &err);
-        fputs(lines_added(*text, is), stdout);
+        print_text(lines_added(*text, is));
         free(*text);
         *text = is;
         if (fflush(stdout) != 0)
@@ -119,7 +131,7 @@ static int log_run(int argc, char **argv)
     if (a.json)
         status = ctl_print_json(lines_json(from));
     else
-        fputs(from, stdout);
+        print_text(from);
     if (a.follow)
         status = fflush(stdout) == 0 ? follow(root, &text) : CTL_FAILED;
     free(root);

@@ -37,14 +37,17 @@ static const struct tools_command command = {
 
 #define ANSWER_MS 1000
 
-/* Prints control characters as ?, so that each mount takes one line, and pads to a width in UTF-8 characters. */
+/* Prints a path on one line, and pads to a width in UTF-8 characters. */
 static void print_path(const char *path, int width)
 {
-    for (; *path; path++) {
-        putchar((unsigned char)*path < ' ' ? '?' : *path);
-        width -= (*path & 0xc0) != 0x80;
-    }
-    printf("%*s", width > 0 ? width : 0, "");
+    char *copy = strdup(path);
+    if (!copy)
+        return;
+    ctl_make_printable(copy, false);
+    for (const char *at = copy; *at; at++)
+        width -= (*at & 0xc0) != 0x80;
+    printf("%s%*s", copy, width > 0 ? width : 0, "");
+    free(copy);
 }
 
 static const char *user_name(uid_t uid, char text[32])

@@ -45,7 +45,8 @@ static errint_t mount_free(const char *path, const struct ctl_model *model, char
             break;
         bool replaced = is_version(mount, model) && ctl_mount_end(mount, false, err) == 0;
         if (replaced)
-            fprintf(stderr, "expertctl: note: %s: unmounted: it served %s, which has changed\n", path, model->path);
+            ctl_print_line(stderr, "expertctl: note: %s: unmounted: it served %s, which has changed", path,
+                           model->path);
         rc = replaced ? 0 : -EBUSY;
     }
     ctl_mounts_free(&mounts);
@@ -130,8 +131,8 @@ errint_t ctl_place_make(const struct ctl_model *model, const char *given, const 
             snprintf(stem, sizeof(stem), "%.200s@%0*x", model->name, CTL_STORE_KEY_DIGITS, model_key(model));
         else
             ctl_store_stem(model->store, stem, sizeof(stem));
-        fprintf(stderr, "expertctl: note: %s is a mount of %s: %s is mounted on %s/%s\n", place->path, source,
-                model->path, own, stem);
+        ctl_print_line(stderr, "expertctl: note: %s is a mount of %s: %s is mounted on %s/%s", place->path, source,
+                       model->path, own, stem);
         snprintf(path, sizeof(path), "%s/%s", own, stem);
         rc = place_path(path, place, err);
     }

@@ -55,7 +55,7 @@ static void profile_print_text(const char *store, const struct efs_profile *p)
     tools_size_print((uint64_t)p->coded_bytes, coded, sizeof(coded));
     tools_size_print((uint64_t)p->sm_bytes, sm, sizeof(sm));
     tools_size_print((uint64_t)p->e_bytes, e, sizeof(e));
-    printf("%s: content %016llx, measured %s\n", store, (unsigned long long)p->content_hash, when);
+    ctl_print_line(stdout, "%s: content %016llx, measured %s", store, (unsigned long long)p->content_hash, when);
     printf("experts  %.0f layers of %.0f; one is F %s, C %s, S %s, E %s; %.0f tensors of %.0f shards\n", p->layers,
            p->experts, full, coded, sm, e, p->tensors, p->shards);
     printf("disk     %.3g GB/s with many reads in flight%s, %.0f us for a lone 4 KiB\n", p->disk_bytes_per_second / 1e9,
@@ -121,7 +121,7 @@ static int profile_run(int argc, char **argv)
     if (rc < 0)
         return ctl_fail(rc, &err);
     if (!a.json)
-        printf("saved    %s\n", saved);
+        ctl_print_line(stdout, "saved    %s", saved);
     return status;
 }
 

@@ -155,7 +155,12 @@ static errint_t ask_user(const char *path, const char *size, struct efs_error *e
     char answer[16] = "";
     if (!isatty(STDIN_FILENO))
         return efs_fail(err, -EINVAL, "%s: --yes is needed where nobody can be asked", path);
-    fprintf(stderr, "Delete %s, %s? Type yes: ", path, size);
+    char *shown = strdup(path);
+    if (!shown)
+        return efs_fail(err, -ENOMEM, "no memory");
+    ctl_make_printable(shown, false);
+    fprintf(stderr, "Delete %s, %s? Type yes: ", shown, size);
+    free(shown);
     if (!tools_interrupt_wait(STDIN_FILENO) || !fgets(answer, sizeof(answer), stdin))
         fputc('\n', stderr);
     return strcmp(answer, "yes\n") == 0 ? 0 : efs_fail(err, -ECANCELED, "%s: not deleted", path);
@@ -185,7 +190,7 @@ static errint_t store_remove(const struct arguments *a, const char *path, const 
     json_array_append_new(removed,
                           json_pack("{s:o, s:I}", "store", ctl_json_text(path), "store_bytes", (json_int_t)st.st_size));
     if (!a->json)
-        printf("%s: deleted, %s\n", path, size);
+        ctl_print_line(stdout, "%s: deleted, %s", path, size);
     return 0;
 }
 
@@ -204,7 +209,7 @@ static errint_t stale_remove(const struct arguments *a, const char *folder, cons
         if (path && !tools_interrupted() && ctl_sources_state(path, source, sizeof(source)) == CTL_SOURCE_CHANGED &&
             !ctl_sources_compare(path, source)) {
             if (!a->json)
-                fprintf(stderr, "expertctl: %s has changed since it was packed\n", source);
+                ctl_print_line(stderr, "expertctl: %s has changed since it was packed", source);
             rc = store_remove(a, path, mounts, removed, err);
             if (rc < 0)
                 ctl_fail(rc, err);

@@ -315,9 +315,9 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
         r->way = WAY_PLAIN;
         plain_folder(r);
         efs_memory(&memory);
-        fprintf(stderr, "expertctl: %s runs on the plain files: they fit, %s of %s that are available\n", r->words[0],
-                tools_size_print(given->bytes, size, sizeof(size)),
-                tools_size_print(memory.available_bytes, available, sizeof(available)));
+        ctl_print_line(stderr, "expertctl: %s runs on the plain files: they fit, %s of %s that are available",
+                       r->words[0], tools_size_print(given->bytes, size, sizeof(size)),
+                       tools_size_print(memory.available_bytes, available, sizeof(available)));
         return 0;
     }
     errint_t rc = check_store(given->source, err);
@@ -325,11 +325,11 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
     if (rc == 0 && r->way == WAY_STORE) {
         if (given->plain)
             plain_folder(r);
-        fprintf(stderr, "expertctl: %s takes experts from %s, all else from %s\n", r->words[0], given->source,
-                given->plain ? given->plain : "the file that it opens");
+        ctl_print_line(stderr, "expertctl: %s takes experts from %s, all else from %s", r->words[0], given->source,
+                       given->plain ? given->plain : "the file that it opens");
     } else if (rc == 0 && (rc = ctl_run_mount_begin(&r->mount, given->source, given->options, err)) == 0) {
         snprintf(r->root, sizeof(r->root), "%s", r->mount.path);
-        fprintf(stderr, "expertctl: %s runs on a mount of %s\n", r->words[0], given->source);
+        ctl_print_line(stderr, "expertctl: %s runs on a mount of %s", r->words[0], given->source);
         if (options_are_why(given))
             fprintf(stderr, "expertctl: note: the plain files fit into memory: without -o %s runs on them\n",
                     r->words[0]);

@@ -181,11 +181,11 @@ static void print_readers(const struct ctl_table *readers)
 {
     char name[32], user[32], size[16];
     for (size_t row = 1; row <= readers->rows && row <= READERS_SHOWN; row++)
-        printf("          %s (pid %s, %s): %s file%s open, %s read by the daemon\n",
-               process_name(ctl_table_number(readers, row, "pid"), name), ctl_table_cell(readers, row, "pid"),
-               user_name(ctl_table_number(readers, row, "uid"), user), ctl_table_cell(readers, row, "files"),
-               ctl_table_number(readers, row, "files") == 1 ? "" : "s",
-               tools_size_print(ctl_table_number(readers, row, "read_bytes"), size, sizeof(size)));
+        ctl_print_line(stdout, "          %s (pid %s, %s): %s file%s open, %s read by the daemon",
+                       process_name(ctl_table_number(readers, row, "pid"), name), ctl_table_cell(readers, row, "pid"),
+                       user_name(ctl_table_number(readers, row, "uid"), user), ctl_table_cell(readers, row, "files"),
+                       ctl_table_number(readers, row, "files") == 1 ? "" : "s",
+                       tools_size_print(ctl_table_number(readers, row, "read_bytes"), size, sizeof(size)));
     if (readers->rows > READERS_SHOWN)
         printf("          and %zu more\n", readers->rows - READERS_SHOWN);
 }
@@ -200,10 +200,10 @@ static void print_clients(const struct ctl_sample *s)
     for (size_t row = 1; row <= clients->rows && row <= CLIENTS_SHOWN; row++) {
         tools_duration_print((double)time(NULL) - (double)ctl_table_number(clients, row, "connected"), since,
                              sizeof(since));
-        printf("          %s (pid %s, %s) for %s: requested %s experts, holds %s\n",
-               process_name(ctl_table_number(clients, row, "pid"), name), ctl_table_cell(clients, row, "pid"),
-               user_name(ctl_table_number(clients, row, "uid"), user), since, ctl_table_cell(clients, row, "requested"),
-               ctl_table_cell(clients, row, "held"));
+        ctl_print_line(stdout, "          %s (pid %s, %s) for %s: requested %s experts, holds %s",
+                       process_name(ctl_table_number(clients, row, "pid"), name), ctl_table_cell(clients, row, "pid"),
+                       user_name(ctl_table_number(clients, row, "uid"), user), since,
+                       ctl_table_cell(clients, row, "requested"), ctl_table_cell(clients, row, "held"));
     }
     if (clients->rows > CLIENTS_SHOWN)
         printf("          and %zu more\n", clients->rows - CLIENTS_SHOWN);
@@ -255,7 +255,7 @@ static void print_mount(const char *root, const struct ctl_sample *s, const char
              source_bytes = tools_line_number(config, "source_bytes"),
              budget_bytes = tools_line_number(stat, "budget_bytes");
     tools_duration_print((double)time(NULL) - (double)tools_line_number(config, "started"), up, sizeof(up));
-    printf("%s serves %s\n", root, store);
+    ctl_print_line(stdout, "%s serves %s", root, store);
     printf("%s for %s of files, by %s, up %s, pid %llu\n\n", tools_size_print(store_bytes, packed, sizeof(packed)),
            tools_size_print(source_bytes, plain, sizeof(plain)),
            tools_line_text(stat, "serving_path", path, sizeof(path)), up,
@@ -292,9 +292,9 @@ void ctl_status_words(const char *root, const struct ctl_sample *s)
     print_rates(s);
     print_clients(s);
     find_problems(root, s, store, &problems);
-    printf("problems  %s\n", problems.count ? problems.line[0] : "none");
+    ctl_print_line(stdout, "problems  %s", problems.count ? problems.line[0] : "none");
     for (unsigned i = 1; i < problems.count; i++)
-        printf("          %s\n", problems.line[i]);
+        ctl_print_line(stdout, "          %s", problems.line[i]);
 }
 
 void ctl_status_parts(const struct ctl_sample *was, const struct ctl_sample *is, double part[3])

@@ -67,8 +67,8 @@ static int unpack_run(int argc, char **argv)
         ctl_print_json(json_pack("{s:o, s:I, s:I}", "directory", ctl_json_text(directory), "files",
                                  (json_int_t)info.files, "bytes", (json_int_t)info.source_bytes));
     else if (rc == 0 && !a.quiet)
-        printf("%s: %s, %s\n", directory, tools_count_print(info.files, "file", files, sizeof(files)),
-               tools_size_print(info.source_bytes, size, sizeof(size)));
+        ctl_print_line(stdout, "%s: %s, %s", directory, tools_count_print(info.files, "file", files, sizeof(files)),
+                       tools_size_print(info.source_bytes, size, sizeof(size)));
     efs_store_close(store);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }

@@ -190,9 +190,9 @@ static errint_t pack_run(const struct arguments *a, const struct ctl_model *mode
     words[count++] = "--";
     words[count++] = model->path;
     words[count++] = model->store;
-    fprintf(stderr, "expertctl: packing %s, %s, into %s, about %s\n", model->path,
-            tools_size_print(model->checkpoint.source_bytes, source, sizeof(source)), model->store,
-            tools_size_print(model->checkpoint.store_bytes, packed, sizeof(packed)));
+    ctl_print_line(stderr, "expertctl: packing %s, %s, into %s, about %s", model->path,
+                   tools_size_print(model->checkpoint.source_bytes, source, sizeof(source)), model->store,
+                   tools_size_print(model->checkpoint.store_bytes, packed, sizeof(packed)));
     int ended = ctl_program_run(words, mask, true);
     bool exited = ended >= 0 && WIFEXITED(ended);
     *status = !exited ? CTL_FAILED : WEXITSTATUS(ended) > 2 ? WEXITSTATUS(ended) : CTL_FAILED;
@@ -451,10 +451,10 @@ static int up_store(const struct arguments *a, const struct ctl_model *model, co
         return ctl_fail(-ENOMEM, &err);
     *up = (struct up){.arguments = a, .model = model, .own = own, .lock = {.fd = -1}, .place = {.above = -1}};
     if (model->in_place)
-        fprintf(stderr, "expertctl: note: %s: packing would save %.1f %%: served in place\n", model->path,
-                100 * (1 - (double)model->checkpoint.store_bytes / (double)model->checkpoint.source_bytes));
+        ctl_print_line(stderr, "expertctl: note: %s: packing would save %.1f %%: served in place", model->path,
+                       100 * (1 - (double)model->checkpoint.store_bytes / (double)model->checkpoint.source_bytes));
     if (model->in_place && model->checkpoint.warning[0])
-        fprintf(stderr, "expertctl: warning: %s: %s\n", model->path, model->checkpoint.warning);
+        ctl_print_line(stderr, "expertctl: warning: %s: %s", model->path, model->checkpoint.warning);
     sigprocmask(SIG_BLOCK, NULL, &up->lock.mask);
     errint_t rc = up_steps(up, &status, &err);
     lock_drop(&up->lock);

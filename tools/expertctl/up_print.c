@@ -10,16 +10,21 @@
 #include <stdio.h>
 #include <string.h>
 
+static bool is_control(char c)
+{
+    return (unsigned char)c < ' ' || c == 0x7f;
+}
+
 /* Prints a path as a word for the shell, on one line. */
 static void print_word(const char *path)
 {
     static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-:=@%,";
     bool control = false, quoted = path[strspn(path, safe)] != '\0';
     for (const char *at = path; *at; at++)
-        control |= (unsigned char)*at < ' ';
+        control |= is_control(*at);
     printf("%s", control ? "$'" : quoted ? "'" : "");
     for (; *path; path++)
-        if ((unsigned char)*path < ' ')
+        if (is_control(*path))
             printf("\\%03o", (unsigned)*path);
         else if (control && strchr("'\\", *path))
             printf("\\%c", *path);

@@ -54,7 +54,7 @@ static void take_damage(void *arg, const char *line)
         json_array_append_new(sweep->damage, ctl_json_text(line));
     else {
         tools_progress_clear(&sweep->progress);
-        printf("%s\n", line);
+        ctl_print_line(stdout, "%s", line);
     }
 }
 
@@ -86,11 +86,12 @@ static int verify_run(int argc, char **argv)
                                  (json_int_t)info.store_bytes, "shards", (json_int_t)info.shards, "decoded",
                                  (int)a.decode, "in_place", (int)info.in_place, "damage", sweep.damage));
     else if (rc == 0 && !a.quiet && info.in_place)
-        printf("%s: read: %s; a checkpoint that is not packed has no checksums\n", path,
-               tools_size_print(info.source_bytes, size, sizeof(size)));
+        ctl_print_line(stdout, "%s: read: %s; a checkpoint that is not packed has no checksums", path,
+                       tools_size_print(info.source_bytes, size, sizeof(size)));
     else if (rc == 0 && !a.quiet)
-        printf("%s: ok: %s, %s%s\n", path, tools_count_print(info.shards, "shard", shards, sizeof(shards)),
-               tools_size_print(info.store_bytes, size, sizeof(size)), a.decode ? ", decoded" : "");
+        ctl_print_line(stdout, "%s: ok: %s, %s%s", path,
+                       tools_count_print(info.shards, "shard", shards, sizeof(shards)),
+                       tools_size_print(info.store_bytes, size, sizeof(size)), a.decode ? ", decoded" : "");
     efs_store_close(store);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
