@@ -153,5 +153,23 @@ mkdir "$dir/state"
 EXPERTFS_STATE=$dir/state timeout --preserve-status -s INT 1 "$expertctl" profile --seconds 60 "$dir/measured.efs" >"$dir/out" 2>"$dir/err"
 [ $? = 130 ] && [ "$(cat "$dir/err")" = "expertctl: interrupted" ] || complain "interrupted profile: $(cat "$dir/err")"
 [ ! -s "$dir/out" ] && [ -z "$(ls -A "$dir/state")" ] || complain "interrupted profile left $(ls -A "$dir/state")"
+
+# Options of one line of the manual's synopsis are taken together with --json
+"$python" - "$expertctl" <<'END' || complain "synopsis: see above"
+import re, subprocess, sys
+text = open("man/expertctl.1").read()
+bad = tried = 0
+for entry in text[text.index(".Sh SYNOPSIS"):text.index(".Sh DESCRIPTION")].split("\n.Nm\n")[1:]:
+    json = [line for line in entry.splitlines() if "Fl -json" in line]
+    for line in entry.splitlines() if json else []:
+        for letters, value in re.findall(r"Fl ([a-z]+)( Ar)?", "" if "|" in line and line in json else line):
+            for letter in letters:
+                words = [entry.split()[1], "--json", f"-{letter}", *(["1"] if value else [])]
+                said = subprocess.run([sys.argv[1], *words], capture_output=True, text=True, stdin=subprocess.DEVNULL).stderr
+                tried += 1
+                if "--json goes" in said:
+                    bad = print(" ".join(words), said) or 1
+sys.exit(bad or tried < 8)
+END
 [ $bad = 0 ] && echo "expertctl: well"
 exit $bad
