@@ -18,6 +18,8 @@ struct efs_source_facts {
     char architecture[64]; /* [A-Za-z0-9_.-] */
     unsigned count_count;
     uint32_t counts[EFS_SOURCE_COUNTS];
+    /* split.count and split.no of a GGUF file: its part of a split model, from 0. 0, 0: no part. */
+    uint16_t part_count, part;
     bool matched;   /* a tensor of the model has a name that is known for experts */
     bool companion; /* a GGUF file for use with a model: an image encoder, an importance matrix, an
                        adapter, a control vector, a vocabulary; by general.type and the architecture */

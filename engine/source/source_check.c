@@ -56,14 +56,38 @@ static errint_t check_parts(const char *src, const struct efs_catalog *catalog, 
             rc = efs_fail(err, -ENOMEM, "%s: no memory", src);
         else if (strcmp(catalog->root, src) != 0) /* src is a single file */
             rc = efs_fail(err, -ENODATA,
-                          "%s: is one part of %lu\nhint: pack the folder that has them all; mkexpertfs --any packs it "
-                          "alone",
+                          "%s: is one part of %lu\nhint: put the other parts next to it; --reclaim takes only the folder "
+                          "that has them all; mkexpertfs --any packs it alone",
                           src, part.count);
         else
             rc = efs_fail(err, -ENODATA, "%s: %s is missing, one of %lu parts" HINT_MISSING, src, other, part.count);
     }
     free(other);
     return rc;
+}
+
+/* Checks that the name of a GGUF file is that of the part that its metadata states: the other parts are found by it. */
+static errint_t check_part_name(const char *src, const struct efs_catalog *catalog, const struct efs_source_file *file,
+                                struct efs_error *err)
+{
+    const struct efs_source_facts *facts = file->gguf ? file->facts : NULL;
+    struct efs_source_part part;
+    if (!facts || facts->part_count < 2)
+        return 0;
+    bool named = efs_source_part(file->path, &part) && part.count == facts->part_count;
+    char *other = NULL;
+    if (named)
+        named = part.number == facts->part + (has_part(catalog, file->path, &part, 0, &other) ? 0u : 1u);
+    free(other);
+    if (named)
+        return 0;
+    bool alone = strcmp(catalog->root, src) != 0; /* src is a single file */
+    return efs_fail(err, -ENODATA,
+                    "%s%s%s: is part %u of %u by its metadata, but not by its name, which finds the other parts\n"
+                    "hint: name it, or a link to it, PREFIX-%05u-of-%05u.gguf, next to the others; mkexpertfs --any "
+                    "packs it as it is",
+                    src, alone ? "" : "/", alone ? "" : file->path, facts->part + 1u, (unsigned)facts->part_count,
+                    facts->part + 1u, (unsigned)facts->part_count);
 }
 
 static errint_t check_index(const char *src, const struct efs_source_file *index, struct efs_error *err)
@@ -148,8 +172,11 @@ errint_t efs_catalog_check(const char *src, const struct efs_catalog *catalog, s
     }
     if (catalog->tensor_count || unread) {
         errint_t whole = 0;
-        for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
+        for (size_t f = 0; f < catalog->file_count && whole == 0; f++) {
             whole = check_parts(src, catalog, &catalog->files[f], err);
+            if (whole == 0)
+                whole = check_part_name(src, catalog, &catalog->files[f], err);
+        }
         for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
             whole = check_index(src, &catalog->files[f], err);
         return whole;

@@ -28,6 +28,8 @@
 #define ARCHITECTURE_KEY "general.architecture"
 #define TYPE_KEY "general.type"         /* "model" and others; files of before 2024 have none */
 #define EXPERTS_KEY_END ".expert_count" /* after the architecture */
+#define PARTS_KEY "split.count"         /* of a file that gguf-split made; 0 after its --merge */
+#define PART_KEY "split.no"             /* from 0 */
 #define METADATA_MAX 1000000u
 #define KEY_BYTES_MAX 65535u /* limit of the specification */
 #define ARRAY_DEPTH_MAX 8u   /* nesting limit; the specification has none */
@@ -36,7 +38,7 @@
 #define TENSOR_BYTES_MIN 24u
 
 /* Types of metadata values and their sizes; 0: variable size. */
-enum { VALUE_U32 = 4, VALUE_STRING = 8, VALUE_ARRAY = 9, VALUE_TYPES = 13 };
+enum { VALUE_U16 = 2, VALUE_U32 = 4, VALUE_STRING = 8, VALUE_ARRAY = 9, VALUE_TYPES = 13 };
 static const uint8_t value_bytes[VALUE_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
 /* ---- the header ---- */
@@ -216,6 +218,16 @@ static errint_t read_expert_count(struct efs_gguf_cursor *cursor, struct efs_sou
     return ret;
 }
 
+static errint_t read_u16(struct efs_gguf_cursor *cursor, uint16_t *value)
+{
+    uint8_t bytes[2];
+    errint_t ret = efs_gguf_read(cursor, bytes, sizeof(bytes));
+
+    if (ret == 0)
+        *value = (uint16_t)(bytes[0] | bytes[1] << 8);
+    return ret;
+}
+
 static bool key_is(const char *key, size_t bytes, const char *wanted)
 {
     return bytes == strlen(wanted) && memcmp(key, wanted, bytes) == 0;
@@ -243,6 +255,10 @@ static errint_t read_value(struct efs_gguf_cursor *cursor, const char *key, size
         return read_architecture(cursor, facts);
     if (type == VALUE_STRING && key_is(key, key_bytes, TYPE_KEY))
         return read_type(cursor, facts);
+    if (type == VALUE_U16 && key_is(key, key_bytes, PARTS_KEY))
+        return read_u16(cursor, &facts->part_count);
+    if (type == VALUE_U16 && key_is(key, key_bytes, PART_KEY))
+        return read_u16(cursor, &facts->part);
     if (type == VALUE_U32 && key_ends(key, key_bytes, EXPERTS_KEY_END))
         return read_expert_count(cursor, facts);
     return skip_value(cursor, type, 0);

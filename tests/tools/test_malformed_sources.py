@@ -458,6 +458,43 @@ def parts_by_their_names():
             "model-00001-of-00003.safetensors is missing")
 
 
+def parts_by_their_metadata():
+    """Each part of a split GGUF file states its number: one under another name does not pass for the model."""
+    def part(number, count=3):
+        tensors = {f"blk.{number}.ffn_{name}_exps.weight": ((64, 8, 2), i * 4096)
+                   for i, name in enumerate(("gate", "up", "down"))}
+        return gguf(tensors, [("split.no", number), ("split.count", count)])
+    names = [f"model-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    source = folder("gguf parts", {name: part(number) for number, name in enumerate(names)})
+    packed("all parts", source, experts=6)
+    packed("all by one part", f"{source}/{names[1]}", experts=6)
+    packed("a merged file", folder("merged", {"a.gguf": part(0, 0)}), experts=2)
+    packed("one part of one", folder("one of one", {"a.gguf": part(0, 1)}), experts=2)
+    blobs = folder("blobs", {"4d7a" * 8 + str(number): part(number) for number in range(3)})
+    links = folder("links", {})
+    os.makedirs(links)
+    for number, name in enumerate(names):
+        os.symlink(f"{blobs}/{'4d7a' * 8}{number}", f"{links}/{name}")
+    packed("links to blobs", f"{links}/{names[0]}", experts=6)
+    os.symlink(f"{source}/{names[0]}", scratch("link.gguf"))
+    wrong = "by its metadata, but not by its name"
+    other = folder("renamed", {"a.gguf": part(0), "model-00002-of-00002.gguf": part(1), "model-00001-of-00002.gguf": part(0)})
+    for what, path, number in (("renamed", f"{other}/a.gguf", 1), ("renamed, in its folder", other, 1),
+                               ("a link", scratch("link.gguf"), 1), ("a blob", f"{blobs}/{'4d7a' * 8}1", 2),
+                               ("another number of parts", f"{other}/model-00002-of-00002.gguf", 1)):
+        refused(what, path, f"is part {number} of 3", wrong)
+        os.makedirs(scratch("mnt"), exist_ok=True)
+        served = run(program("expertfs"), "-o", "budget=64M,nostate", path, scratch("mnt"))
+        if served.returncode == 0:
+            run("umount", scratch("mnt"))
+        check(f"{what}: not served", served.returncode != 0 and wrong in served.stderr, served)
+    refused("a part twice", folder("twice", dict(zip(names, (part(0), part(0), part(2))))), f"/{names[1]}: is part 1 of 3", wrong)
+    alone = run(program("mkexpertfs"), "--reclaim", "--yes", f"{source}/{names[0]}", scratch("reclaimed.efs"))
+    check("--reclaim of one part names the way out", alone.returncode == 1 and
+          "--reclaim takes only the folder that has them all" in alone.stderr, alone)
+    check("... and nothing was freed", all(os.stat(f"{source}/{name}").st_blocks for name in names))
+
+
 def several_models():
     """Experts are those of the model at the top, also in the mount; a note names further models."""
     model = safetensors(EXPERTS | {"model.norm.weight": 512}).replace(bytes(range(256)), b"M" * 256)
@@ -573,6 +610,7 @@ indexes()
 files_that_are_not_understood()
 quantised_experts()
 parts_by_their_names()
+parts_by_their_metadata()
 several_models()
 json_of_python()
 downloads_that_broke()

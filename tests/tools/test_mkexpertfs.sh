@@ -123,7 +123,7 @@ for kind in safetensors gguf; do # parts are recognised by their names
     cp "$dir/parts/one.$kind" "$dir/parts/alone/m-00002-of-00003.$kind"
     fails 1 "$dir/parts/alone/m-00002-of-00003.$kind" "$dir/stores/x.efs"
     rm -r "$dir/parts/alone"
-    grep -q "hint: pack the folder" "$dir/err" || complain "one part of three: $(cat "$dir/err")"
+    grep -q "hint: put the other parts next to it" "$dir/err" || complain "one part of three: $(cat "$dir/err")"
     pack --any "$dir/parts/deeper/m-00002-of-00003.$kind" "$dir/stores/part-$kind.efs"
     pack "$dir/parts/deeper/m-00001-of-00001.$kind" "$dir/stores/part1-$kind.efs"
     [ $kind = gguf ] || continue
