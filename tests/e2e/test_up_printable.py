@@ -12,10 +12,10 @@ DATA = scratch("data/expertfs")
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
-def printed(what, *words, lines=None):
+def printed(what, *words, statuses=(0,)):
     result = run(expertctl, *words)
     text = result.stdout + result.stderr
-    check(f"{what}: it is done, without a control character", result.returncode == 0 and text and not CONTROL.search(text) and
+    check(f"{what}: it is done, without a control character", result.returncode in statuses and text and not CONTROL.search(text) and
           "\nname" not in text, result)
 
 
@@ -26,8 +26,9 @@ mount = os.path.join(DATA, os.path.basename(model))
 store = next(f"{DATA}/{name}" for name in os.listdir(DATA) if name.endswith(".efs"))
 for what, words in (("status", ["status", mount]), ("doctor", ["doctor", mount]), ("ls", ["ls"]), ("info", ["info", store]),
                     ("info of the model", ["info", model]), ("verify", ["verify", store]),
-                    ("profile", ["profile", "--seconds=1", store]), ("unpack", ["unpack", store, scratch("un\x1bpacked")])):
+                    ("unpack", ["unpack", store, scratch("un\x1bpacked")])):
     printed(what, *words)
+printed("profile", "profile", "--seconds=1", store, statuses=(0, 1))  # 1: the rates vary on a busy machine
 result = run(expertctl, "log", mount)
 check("log: no control character", result.returncode == 0 and result.stdout and not CONTROL.search(result.stdout), result)
 run(expertctl, "down", mount)

@@ -453,8 +453,11 @@ static int up_store(const struct arguments *a, const struct ctl_model *model, co
     if (model->in_place)
         ctl_print_line(stderr, "expertctl: note: %s: packing would save %.1f %%: served in place", model->path,
                        100 * (1 - (double)model->checkpoint.store_bytes / (double)model->checkpoint.source_bytes));
-    if (model->in_place && model->checkpoint.warning[0])
-        ctl_print_line(stderr, "expertctl: warning: %s: %s", model->path, model->checkpoint.warning);
+    if (model->in_place && model->checkpoint.warning[0]) {
+        efs_fail(&err, -EINVAL, "%s: %s", model->path, model->checkpoint.warning); /* keeps the hint's newline */
+        fprintf(stderr, "expertctl: warning: %s\n", err.text);
+        err.text[0] = '\0';
+    }
     sigprocmask(SIG_BLOCK, NULL, &up->lock.mask);
     errint_t rc = up_steps(up, &status, &err);
     lock_drop(&up->lock);
