@@ -55,10 +55,11 @@ static errint_t check_parts(const char *src, const struct efs_catalog *catalog, 
         if (!other)
             rc = efs_fail(err, -ENOMEM, "%s: no memory", src);
         else if (strcmp(catalog->root, src) != 0) /* src is a single file */
-            rc = efs_fail(err, -ENODATA,
-                          "%s: is one part of %lu\nhint: put the other parts next to it; --reclaim takes only the folder "
-                          "that has them all; mkexpertfs --any packs it alone",
-                          src, part.count);
+            rc = efs_fail(
+                err, -ENODATA,
+                "%s: is one part of %lu\nhint: put the other parts next to it; --reclaim takes only the folder "
+                "that has them all; mkexpertfs --any packs it alone",
+                src, part.count);
         else
             rc = efs_fail(err, -ENODATA, "%s: %s is missing, one of %lu parts" HINT_MISSING, src, other, part.count);
     }
