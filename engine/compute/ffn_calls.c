@@ -70,8 +70,9 @@ static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *
     efs_ffn_input_end(m, &in, rc);
     if (rc < 0 && !err->text[0])
         efs_fail(err, rc, "an expert could not be run: %s",
-                 rc == -EUCLEAN ? "it is damaged\nhint: `expertctl verify` lists all damage of a store"
-                                : strerror(-rc));
+                 rc == -EUCLEAN  ? "it is damaged\nhint: `expertctl verify` lists all damage of a store"
+                 : rc == -ENOENT ? "there is no such layer, stack or expert"
+                                 : strerror(-rc));
     return rc;
 }
 

@@ -25,10 +25,9 @@ bool efsd_is_writable(const struct efsd *daemon, uint32_t node)
     return n->kind == EFSD_CONTROL && (n->id == EFSD_CONTROL_WANT || n->id == EFSD_CONTROL_HINT);
 }
 
-/* Counts a message; if it was refused, logs the reason and stores it in refused_last and user.expertfs.answer. Returns
- * the errno of the reply. */
-static errint_t message_done(struct efsd *daemon, uid_t user, struct efsd_messages *messages, errint_t rc,
-                             const struct efs_error *err)
+/* Counts a message; if it was refused, logs the reason and stores it in refused_last and user.expertfs.answer. */
+static void message_done(struct efsd *daemon, uid_t user, struct efsd_messages *messages, errint_t rc,
+                         const struct efs_error *err)
 {
     char why[sizeof(err->text)];
     snprintf(why, sizeof(why), "%s", *err->text ? err->text : strerror(-rc));
@@ -43,18 +42,17 @@ static errint_t message_done(struct efsd *daemon, uid_t user, struct efsd_messag
         efsd_log(EFS_LOG_WARNING, "invalid request of user %u: %s", (unsigned)user, why);
         efsd_answer(daemon, why);
     }
-    return rc == -ENOENT ? -EINVAL : rc; /* ENOENT would mean that the file does not exist */
 }
 
-errint_t efsd_want_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
+void efsd_want_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
 {
     efsd_count(&daemon->counters.wants, !rc);
-    return message_done(daemon, user, &daemon->tuning.wants, rc, err);
+    message_done(daemon, user, &daemon->tuning.wants, rc, err);
 }
 
-errint_t efsd_hint_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
+void efsd_hint_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
 {
-    return message_done(daemon, user, &daemon->tuning.hints, rc, err);
+    message_done(daemon, user, &daemon->tuning.hints, rc, err);
 }
 
 /* A parsed message: one request per line, with the experts' numbers in the store. */
@@ -111,7 +109,8 @@ static errint_t want_submit(struct efsd *daemon, uid_t user, const char *text, s
     for (uint32_t i = 0; rc == 0 && i < m.requests; at += m.counts[i++])
         rc = efs_request_submit(daemon->fs, m.needs + at, m.counts[i], &how, &none, &err);
     message_free(&m);
-    return efsd_want_finish(daemon, user, rc, &err);
+    efsd_want_finish(daemon, user, rc, &err);
+    return rc;
 }
 
 /* Processes line by line: lines before a refused one have taken effect. */
@@ -131,7 +130,9 @@ static errint_t hint_submit(struct efsd *daemon, uid_t user, const char *text, s
                                             .weights = hint.probabilities};
         rc = efs_routing_submit(daemon->fs, 0, true, &routing, &err);
     }
-    return efsd_hint_finish(daemon, user, rc ? rc : got, &err);
+    rc = rc ? rc : got;
+    efsd_hint_finish(daemon, user, rc, &err);
+    return rc;
 }
 
 void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
@@ -147,8 +148,8 @@ void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t by
     unsigned uid = fuse_req_ctx(req)->uid;
     bool hint = daemon->tree.nodes[node].id == EFSD_CONTROL_HINT;
     errint_t rc = hint ? hint_submit(daemon, uid, data, bytes) : want_submit(daemon, uid, data, bytes);
-    if (rc)
-        fuse_reply_err(req, -rc);
+    if (rc) /* ENOENT of write(2) would mean that the file does not exist */
+        fuse_reply_err(req, rc == -ENOENT ? EINVAL : -rc);
     else
         fuse_reply_write(req, bytes);
 }

@@ -11,11 +11,10 @@
 /* True if node is .expertfs/want or .expertfs/hint. Users who may tune the mount can write to these files; no other
  * files are writable. */
 bool efsd_is_writable(const struct efsd *daemon, uint32_t node);
-/* Counts a request of user; if it was refused (rc < 0), logs the reason and stores it for control files and xattrs.
- * Returns the errno of the reply: rc, or -EINVAL in place of -ENOENT. */
-errint_t efsd_want_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err);
+/* Counts a request of user; if it was refused (rc < 0), logs the reason and stores it for control files and xattrs. */
+void efsd_want_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err);
 /* The same for hints and for observed routing. */
-errint_t efsd_hint_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err);
+void efsd_hint_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err);
 void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
                      struct fuse_file_info *file);
 

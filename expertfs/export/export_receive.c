@@ -174,7 +174,8 @@ static errint_t client_submit(struct efsd_export_client *s, struct efsd_export_a
                                         .oversize = efsd_export_oversize};
     if (rc == 0)
         rc = efs_request_submit(daemon->fs, ask->needs, ask->count, &how, &none, &err);
-    return efsd_want_finish(daemon, s->user, rc, &err);
+    efsd_want_finish(daemon, s->user, rc, &err);
+    return rc;
 }
 
 /* Whether it may have as many experts as it has now, with those just requested: up to EXPERTS_OF_EACH always, more

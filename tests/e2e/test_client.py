@@ -42,6 +42,14 @@ for options in ("budget=128M", "budget=128M,nopassthrough,direct_io=on", "budget
     check("nothing is leased when it is closed", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
     mount.unmount(options)
 
+print("-- without experts/, where the daemon reports what is not there")
+mount = Mount(store, "budget=128M,noexperts")
+client = Client(mount)
+check("an expert, a layer", client.ask(1, [8]) + client.ask(7, [0]) == [(1, 8, -errno.ENOENT), (7, 0, -errno.ENOENT)])
+check("then others", not client.ask(1, [3]))
+client.close()
+mount.unmount("without experts/")
+
 print("-- little memory")
 floor = Mount(store, "budget=64M")
 fixed = floor.count("fixed_bytes")

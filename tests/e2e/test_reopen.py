@@ -179,7 +179,7 @@ for turn in range(4):
         answer = client.answer()
         if answer is None:
             break
-        errors += answer[1] == -22
+        errors += answer[1] == -errno.ENOENT
     for file in held:
         file.close()
     client.close()

@@ -62,7 +62,7 @@ drop(one, range(4))
 drop(one, range(4), tags=200)
 drop(two, range(4))
 check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "coded_bytes") == [0, 0]), mount.stat())
-check("an expert that is not there", coded(one, [99])[99] == -22)
+check("an expert that is not there", coded(one, [99])[99] == -errno.ENOENT)
 one.send(UNMAPPED, [(0, 0, number) for number in one.windows])
 known = set(one.windows)
 for window in list(one.windows):
