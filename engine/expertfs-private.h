@@ -325,9 +325,11 @@ void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
 uint32_t efs_requests_refuse(struct efs *fs, efs_cancelled_fn *chosen);
 /* Whether the first request that waits does so because pinned memory leaves no room for it. */
 bool efs_memory_short(struct efs *fs);
-/* From now on, calls this when a request starts to wait so, and each time that it is tried again. With the engine's
- * lock held: it must not block or call the engine. NULL: ends the calls. */
-typedef void efs_memory_short_fn(void *arg);
+/* From now on, calls this when a request starts to wait so, and each time that it is tried again. progressed: since the
+ * last call, one that waited was admitted in its turn, or pinned memory became less than it was since then. Experts
+ * that are dropped and requested again while another program holds them are no progress. With the engine's lock held:
+ * it must not block or call the engine. NULL: ends the calls. */
+typedef void efs_memory_short_fn(void *arg, bool progressed);
 void efs_on_memory_short(struct efs *fs, efs_memory_short_fn *call, void *arg);
 /* Replaces efs_client_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed
  * on. */

@@ -196,7 +196,7 @@ EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, 
 /*
  * Wait for the next expert that is loaded or has failed. 1: *index is its index in needs, *status 0 or its error
  * (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED; with a mount also -EIO after the daemon has ended, and -EDEADLK: other programs
- * hold the memory that it needs, and have dropped nothing for 30 s). 0: all were reported or dropped. -ETIMEDOUT: none
+ * hold the memory that it needs, and have released none for 30 s). 0: all were reported or dropped. -ETIMEDOUT: none
  * in timeout_ms (< 0: no limit).
  */
 EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status);

@@ -276,6 +276,13 @@ static bool request_has_turn(const struct efs *fs, struct efs_request *request, 
     return holds_some(request->held) || !others_hold || !request->together || !request_is_oversize(fs, request);
 }
 
+/* A request that waited was admitted in its turn: pinned memory may be more from now on. */
+static void leases_progressed(struct efs_leases *leases)
+{
+    leases->progressed = true;
+    leases->least_pinned = UINT64_MAX;
+}
+
 /* Admits requests in order until one waits: those that wait for their own callers to drop some of their experts, or all
  * other requests. Returns why the first one waits; 0: none does. */
 static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
@@ -288,17 +295,31 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
         uint32_t waiting = request->waiting;
         errint_t rc = may ? request_admit(fs, request) : 0;
         request->in_line = request->in_line && request->waiting == waiting;
+        if (first == 0 && request->waited && request->waiting < waiting)
+            leases_progressed(fs->leases);
         if (first == 0 && rc < 0 && request_waits_for_others(fs, request)) {
             first = rc;
             fs->leases->is_short = rc == -ENOMEM;
         }
         if (request->waiting) {
+            request->waited = true;
             at = &request->next;
             continue;
         }
         queue_end(fs, at);
     }
     return first;
+}
+
+/* After the queue was tried: whether a request that waits is closer to its memory. `waits`: for other programs. */
+static void look_for_progress(struct efs *fs, bool waits)
+{
+    struct efs_leases *leases = fs->leases;
+    const uint64_t *bytes = fs->account.bytes, pinned = bytes[EFS_ACCOUNT_CODED_PINNED] + bytes[EFS_ACCOUNT_FULL_PINNED];
+    if (waits && pinned >= leases->least_pinned)
+        return;
+    leases->progressed |= leases->least_pinned != UINT64_MAX;
+    leases->least_pinned = waits ? pinned : UINT64_MAX;
 }
 
 static void admission_run(struct efs *fs)
@@ -314,8 +335,11 @@ static void admission_run(struct efs *fs)
     if (starved && !fs->admission_starved)
         efs_changed(fs, EFS_CHANGED_REFS);
     efs_extents_set_wanted(fs);
-    if (fs->leases->is_short && fs->leases->on_short)
-        fs->leases->on_short(fs->leases->on_short_arg);
+    look_for_progress(fs, rc < 0);
+    if (!fs->leases->is_short || !fs->leases->on_short)
+        return;
+    fs->leases->on_short(fs->leases->on_short_arg, fs->leases->progressed);
+    fs->leases->progressed = false;
 }
 
 bool efs_memory_short(struct efs *fs)
@@ -366,6 +390,8 @@ static void item_wait(struct efs *fs, struct efs_request_item *item)
 
 void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
 {
+    if (fs->items_waiting == 0)
+        fs->leases->least_pinned = UINT64_MAX;
     for (uint32_t i = 0; i < request->base.count; i++)
         if (item_is_new(&request->items[i]))
             item_wait(fs, &request->items[i]);

@@ -99,8 +99,9 @@ struct efs_request {
     efs_oversize_fn *oversize_fn; /* called when oversize is set; may be NULL */
     /* the item by which oversize_fn was last called with true; NULL: with false, or never; guarded by efs.lock */
     struct efs_request_item *oversize_item;
+    bool waited;      /* it was not admitted as a whole when it was first tried */
     bool in_line;     /* it holds some of its items, and waits for the next in the order of the queue */
-    uint32_t waiting; /* items in the admission queue; guarded by efs.lock, as is in_line */
+    uint32_t waiting; /* items in the admission queue; guarded by efs.lock, as are waited and in_line */
     uint32_t job_next;
     /* In the same allocation, after the items: the parts of all items in order of priority; a job for each shard. */
     struct efs_part *parts;
@@ -131,6 +132,8 @@ struct efs_leases {
     struct efs_lease *at;                /* by expert */
     EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next */
     bool is_short;                       /* the first request that waits does so for pinned memory */
+    bool progressed;                     /* since the last call of on_short */
+    uint64_t least_pinned; /* bytes since a request was admitted in its turn; UINT64_MAX: none waits for other programs */
     efs_memory_short_fn *on_short;       /* of efs_on_memory_short() */
     void *on_short_arg;
     /* Opens to be loaded as one request, newest first, and the job that takes the list, queued while it is not empty.

@@ -78,7 +78,6 @@ void efsd_export_charge_unref(struct efsd_export_charge *charge)
 struct efsd_drop efsd_export_item_free(struct efsd_export_item *item)
 {
     const struct efsd_drop drop = {item->request, item->index};
-    item->client->export->progressed |= item->request != NULL;
     if (item->queued_oversize)
         item->queued_oversize->item = NULL;
     if (item->queued_answer)

@@ -111,7 +111,7 @@ struct efsd_export {
     uint32_t pending_max, experts_max; /* by the budget when a client connects */
     struct efsd_socket socket;
     int epoll, stop, timer;
-    bool armed, progressed; /* the timer runs; an expert was dropped after its start */
+    bool armed, progressed; /* the timer runs; see efs_memory_short_fn, since its start */
     uint32_t round;         /* starts of the timer; changed with efs.lock held, or by the export thread */
     uint32_t silent_count;  /* silent clients */
     int spare;              /* reserved descriptor, closed to accept and disconnect a client on EMFILE */
@@ -170,7 +170,7 @@ void efsd_export_client_end(struct efsd_export_client *client);
 
 /* ---- export_short.c ---- */
 /* An efs_memory_short_fn; arg is a struct efsd_export. Takes the lock while the engine's lock is held. */
-void efsd_export_memory_short(void *arg);
+void efsd_export_memory_short(void *arg, bool progressed);
 /* Lock held. A packet of the client was received, or its connection has ended. */
 void efsd_export_client_heard(struct efsd_export_client *client);
 /* Export thread, without lock: the timer has ended. */

@@ -2,8 +2,8 @@
 /*
  * export_short.c - see export_internal.h: memory is short while clients hold experts. An expert cannot be taken from a
  * client, which may be reading it. So the client that holds memory wins, and the requests that wait for it are refused
- * (-EDEADLK) when no client has dropped an expert for WAIT_SECONDS: by the timer of the kernel (timerfd), as nothing
- * else happens then. Clients of libexpertfs hold only what they use: dropped experts stay in memory of the mount.
+ * (-EDEADLK) when clients have released no memory for WAIT_SECONDS: by the timer of the kernel (timerfd), as nothing else
+ * need happen then. An expert that another client holds, too, releases none when it is dropped. Clients of libexpertfs hold only what they use: dropped experts stay in memory of the mount.
  *
  * Clients that hold experts and have sent nothing in that time are *silent*: stopped, or deaf. Until one of them is
  * heard, requests wait for SILENT_SECONDS only.
@@ -30,10 +30,11 @@ static void short_arm(struct efsd_export *h)
         s->heard = false;
 }
 
-void efsd_export_memory_short(void *arg)
+void efsd_export_memory_short(void *arg, bool progressed)
 {
     struct efsd_export *h = arg;
     pthread_mutex_lock(&h->lock);
+    h->progressed |= progressed;
     if (h->clients && !h->armed)
         short_arm(h);
     pthread_mutex_unlock(&h->lock);
