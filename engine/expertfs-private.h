@@ -72,6 +72,8 @@ struct efs_tunable {
 };
 extern const struct efs_tunable efs_tunables[EFS_TUNABLES];
 const struct efs_tunable *efs_tunable_find(const char *name); /* NULL: no such name */
+/* Checks a value without a served store: 0, or -EINVAL with the allowed values in err. */
+errint_t efs_tunable_check(const struct efs_tunable *tunable, const char *value, struct efs_error *err);
 
 /* ---- serving a store --------------------------------------------------------------------------------------------- */
 

@@ -178,8 +178,11 @@ static errint_t remount_tune(const char *path, const char *by_descriptor, const 
     errint_t rc = -errno;
     n = getxattr(by_descriptor, "user.expertfs.answer", answer, sizeof(answer) - 1);
     answer[n < 0 ? 0 : n] = '\0';
-    return efs_fail(err, rc, "%s: remount: %s=%s: %s", path, name, value,
-                    n > 0 && rc != -EACCES ? answer : strerror(-rc));
+    bool answered = n > 0 && rc != -EACCES;
+    size_t bytes = strlen(name);
+    if (answered && strncmp(answer, name, bytes) == 0 && answer[bytes] == '=')
+        return efs_fail(err, rc, "%s: remount: %s", path, answer);
+    return efs_fail(err, rc, "%s: remount: %s=%s: %s", path, name, value, answered ? answer : strerror(-rc));
 }
 
 /* Tunables can be set only while the mount is rw. */

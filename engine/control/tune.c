@@ -209,6 +209,23 @@ const struct efs_tunable *efs_tunable_find(const char *name)
     return NULL;
 }
 
+errint_t efs_tunable_check(const struct efs_tunable *tunable, const char *value, struct efs_error *err)
+{
+    struct efs_tune_plan plan;
+    uint64_t bytes;
+    unsigned bits;
+    switch (tunable - efs_tunables) {
+    case EFS_TUNE_budget:
+        return efs_parse_budget(value, &bytes, err);
+    case EFS_TUNE_pools:
+        return efs_tune_pools(value, &bits, err);
+    case EFS_TUNE_plan:
+        return efs_tune_plan(value, &plan, err);
+    default:
+        return efs_choice_parse(tunable->name, tunable->values, value, &bits, err);
+    }
+}
+
 errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
 {
     EFS_C_LOCALE;

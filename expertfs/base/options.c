@@ -150,14 +150,16 @@ static errint_t option_parse_string(char **at, const char *value, struct efs_err
     return 0;
 }
 
-/* Stores the text of a tunable, which the engine checks; also the bytes of budget. */
+/* Checks and stores the text of a tunable; also the bytes of budget. */
 static errint_t option_parse_tunable(struct efsd_options *options, const struct efs_tunable *t, const char *value,
                                      struct efs_error *err)
 {
     size_t number = (size_t)(t - efs_tunables);
     if (!value || !*value)
         return efs_fail(err, -EINVAL, "option %s needs a value: %s=%s", t->name, t->name, t->values);
-    errint_t rc = number == EFS_TUNE_budget ? efs_parse_budget(value, &options->budget_bytes, err) : 0;
+    errint_t rc = efs_tunable_check(t, value, err);
+    if (!rc && number == EFS_TUNE_budget)
+        rc = efs_parse_budget(value, &options->budget_bytes, err);
     return rc ? rc : option_parse_string(&options->tune[number], value, err);
 }
 

@@ -342,9 +342,13 @@ def remounted():
         result = remount(options)
         check(f"-o {options}: tunables, and {rw}", result.returncode == 0 and not result.stderr and tuned("budget", "policy") ==
               [str(int(re.search(r"budget=(\d+)M", options)[1]) << 20), "lru"] and flags().startswith(rw), (result, tuned("budget", "policy"), flags()))
-    result = remount("remount,ro,policy=best")
-    check("a value that is refused: why", result.returncode == 1 and "remount: policy=best: " in result.stderr and
-          "allowed are zipmoe" in result.stderr and flags().startswith("ro"), (result, flags()))
+    for options, rc, says in (("remount,ro,policy=best,budget=80M", 2, "policy=best: allowed are zipmoe"),
+                              ("remount,ro,prefetch=auto", 2, "prefetch=auto: allowed are off, on"),
+                              ("remount,ro,policy=fifo,budget=1M", 1, "budget=1M is below the minimum")):
+        was, pair = tuned("budget", "policy"), says.split()[0].rstrip(":")
+        result = remount(options)
+        check(f"-o {options}: refused, why, and nothing is set", result.returncode == rc and says in result.stderr and
+              result.stderr.count(pair) == 1 and tuned("budget", "policy") == was, (result, was, tuned("budget", "policy")))
     remount("remount,rw")
     check("the mount is what it was", open(mount / large, "rb").read() == open(f"{model}/{large}", "rb").read())
     for folder in (new_folder("plain"), mount / "experts"):
