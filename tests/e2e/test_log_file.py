@@ -134,7 +134,7 @@ check("a start that fails in the foreground: both", result.returncode == 1 and "
 
 print("-- what is refused")
 for arguments, status, says in ((("--log", scratch("none/x")), 1, "none/x: No such file"), (("--log", SCRATCH), 1, "Is a directory"),
-                                (("--log-level", "loud"), 2, r"must be one of error\|warning\|info"),
+                                (("--log-level", "loud"), 2, "log_level=loud: allowed are error, warning, info"),
                                 (("-o", "log"), 2, "option log needs a value"), (("-o", "log_levl=info"), 2, "did you mean log_level")):
     result = run(expertfs, *arguments, store, mnt)
     check(f"{arguments}: {says}", result.returncode == status and re.search(says, result.stderr), result)
