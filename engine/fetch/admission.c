@@ -315,7 +315,8 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
 static void look_for_progress(struct efs *fs, bool waits)
 {
     struct efs_leases *leases = fs->leases;
-    const uint64_t *bytes = fs->account.bytes, pinned = bytes[EFS_ACCOUNT_CODED_PINNED] + bytes[EFS_ACCOUNT_FULL_PINNED];
+    const uint64_t *bytes = fs->account.bytes,
+                   pinned = bytes[EFS_ACCOUNT_CODED_PINNED] + bytes[EFS_ACCOUNT_FULL_PINNED];
     if (waits && pinned >= leases->least_pinned)
         return;
     leases->progressed |= leases->least_pinned != UINT64_MAX;

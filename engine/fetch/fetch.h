@@ -133,7 +133,7 @@ struct efs_leases {
     EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next */
     bool is_short;                       /* the first request that waits does so for pinned memory */
     bool progressed;                     /* since the last call of on_short */
-    uint64_t least_pinned; /* bytes since a request was admitted in its turn; UINT64_MAX: none waits for other programs */
+    uint64_t least_pinned;               /* bytes since the last progress; UINT64_MAX: none waits for other programs */
     efs_memory_short_fn *on_short;       /* of efs_on_memory_short() */
     void *on_short_arg;
     /* Opens to be loaded as one request, newest first, and the job that takes the list, queued while it is not empty.

@@ -56,7 +56,7 @@ struct efsd_export_charge *efsd_export_charge_add(struct efsd_export_client *s, 
         charge = malloc(sizeof(*charge));
         if (!charge)
             return NULL;
-        *charge = (struct efsd_export_charge){.client = s, .references = 1};
+        *charge = (struct efsd_export_charge){.client = s, .references = 1, .requested_at = s->heard_at};
         s->references++;
     }
     charge->experts += experts;

@@ -25,6 +25,7 @@ struct efsd_export_charge {
     struct efsd_export_client *client; /* a reference */
     uint32_t references;               /* items, and one until the request was submitted */
     uint32_t experts;
+    uint64_t requested_at; /* its first packet was received; see efsd_export_time() */
 };
 
 struct efsd_export_item {
@@ -33,7 +34,6 @@ struct efsd_export_item {
     struct efsd_export_item *next_drop; /* next expert to drop, of a client that has disconnected */
     struct efs_client_request *request; /* completed request, whose expert `index` this is; NULL: PENDING */
     uint32_t index, tag;
-    uint32_t round;       /* efsd_export.round when it was requested */
     bool with_layout;     /* include the layout if the expert is coded */
     _Atomic bool dropped; /* the client dropped it while it was PENDING */
     uint8_t *body;        /* coded: payload of the struct efs_export_coded packets, until all were sent */
@@ -87,8 +87,9 @@ struct efsd_export_client {
     struct efsd_queued_packet *queued, **queued_end;
     uint32_t queued_count;
     struct efsd_export_ask *ask; /* export thread; NULL: none yet */
-    bool heard, silent;          /* see export_short.c */
-    uint32_t observer;           /* export thread: id of the client as an observer of routing; 0: none */
+    uint64_t heard_at;           /* last packet received; see export_short.c */
+    bool silent;
+    uint32_t observer; /* export thread: id of the client as an observer of routing; 0: none */
 };
 
 /* Any packet of a client. */
@@ -111,9 +112,10 @@ struct efsd_export {
     uint32_t pending_max, experts_max; /* by the budget when a client connects */
     struct efsd_socket socket;
     int epoll, stop, timer;
-    bool armed, progressed; /* the timer runs; see efs_memory_short_fn, since its start */
-    uint32_t round;         /* starts of the timer; changed with efs.lock held, or by the export thread */
-    uint32_t silent_count;  /* silent clients */
+    bool armed;             /* the timer runs */
+    uint64_t progressed_at; /* see efs_memory_short_fn; changed with efs.lock held */
+    uint64_t now, next;     /* export thread: the timer ended; it is to end again */
+    uint32_t silent_count;  /* silent clients; changed by the export thread */
     int spare;              /* reserved descriptor, closed to accept and disconnect a client on EMFILE */
     bool paused;            /* export thread: the listening socket is not polled, for PAUSE_MS */
     pthread_t thread;
@@ -169,6 +171,8 @@ void efsd_export_client_end_request(struct efsd_export_client *client, errint_t 
 void efsd_export_client_end(struct efsd_export_client *client);
 
 /* ---- export_short.c ---- */
+/* ns of CLOCK_MONOTONIC, or of CLOCK_MONOTONIC_COARSE, which lags by some ms. */
+uint64_t efsd_export_time(clockid_t clock);
 /* An efs_memory_short_fn; arg is a struct efsd_export. Takes the lock while the engine's lock is held. */
 void efsd_export_memory_short(void *arg, bool progressed);
 /* Lock held. A packet of the client was received, or its connection has ended. */

@@ -106,11 +106,8 @@ static struct efsd_export_item *client_alloc_tag(struct efsd_export_client *s, u
         s->items = all;
     struct efsd_export_item *item = all ? calloc(1, sizeof(*item)) : NULL;
     if (item) {
-        *item = (struct efsd_export_item){.client = s,
-                                          .charge = s->ask->charge,
-                                          .tag = tag,
-                                          .round = s->export->round,
-                                          .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
+        *item = (struct efsd_export_item){
+            .client = s, .charge = s->ask->charge, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
         item->charge->references++;
         s->items[tag] = item;
         s->requested++;
