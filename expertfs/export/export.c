@@ -230,11 +230,11 @@ void efsd_export_free(struct efsd_export *h)
     while (h->clients) {
         struct efsd_export_client *s = h->clients;
         h->clients = s->next;
-        for (uint32_t tag = 0; tag < s->tags; tag++)
-            if (s->items[tag]) { /* the engine is closed: nothing to drop */
-                const struct efsd_drop drop = efsd_export_item_free(s->items[tag]);
-                efs_request_detach(drop.request, drop.index);
-            }
+        uint32_t list = 0;
+        for (struct efsd_export_item *item; (item = efsd_export_item_pop(s, &list));) {
+            const struct efsd_drop drop = efsd_export_item_free(item); /* the engine is closed: nothing to drop */
+            efs_request_detach(drop.request, drop.index);
+        }
         efsd_export_close(h, s->fd);
         efsd_export_client_unref(s);
     }

@@ -120,7 +120,7 @@ void efsd_export_oversize(void *arg, bool oversize)
 static struct efsd_drop client_answer(struct efsd_export_client *s, struct efsd_export_item *item)
 {
     uint32_t tag = item->tag;
-    assert(item->client == s && item->request && !item->dropped && s->items[tag] == item);
+    assert(item->client == s && item->request && !item->dropped && efsd_export_item_find(s, tag) == item);
     errint_t rc = client_answer_item(s, item);
     if (rc == 0) {
         efsd_count(&s->export->daemon->counters.handouts, 1);
@@ -130,7 +130,7 @@ static struct efsd_drop client_answer(struct efsd_export_client *s, struct efsd_
         item->queued_answer = client_queue(s, item, tag, 0);
         return (struct efsd_drop){NULL, 0};
     }
-    s->items[tag] = NULL;
+    efsd_export_item_remove(item);
     efsd_export_client_refuse(s, tag, rc == -ECANCELED ? -EIO : rc);
     return efsd_export_item_free(item);
 }
@@ -202,8 +202,8 @@ void efsd_export_complete(void *arg, errint_t error, struct efs_client_request *
     if (item->dropped) {
         drop = efsd_export_item_free(item); /* its tag was freed when the client dropped it */
     } else if (error) {
-        assert(s->items[tag] == item);
-        s->items[tag] = NULL;
+        assert(efsd_export_item_find(s, tag) == item);
+        efsd_export_item_remove(item);
         efsd_export_client_refuse(s, tag, error == -EAGAIN || error == -ECANCELED ? -EIO : error);
         drop = efsd_export_item_free(item);
     } else {

@@ -29,26 +29,6 @@ void efsd_export_client_unref(struct efsd_export_client *s)
     free(s);
 }
 
-void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes)
-{
-    if (index < *room)
-        return array;
-    uint32_t more = *room ? *room : 64;
-    while (more <= index)
-        more *= 2;
-    uint8_t *bytes = reallocarray(array, more, element_bytes);
-    if (bytes) {
-        memset(bytes + *room * element_bytes, 0, (more - *room) * element_bytes);
-        *room = more;
-    }
-    return bytes;
-}
-
-struct efsd_export_item *efsd_export_item_find(const struct efsd_export_client *s, uint32_t tag)
-{
-    return tag < s->tags ? s->items[tag] : NULL;
-}
-
 struct efsd_export_charge *efsd_export_charge_add(struct efsd_export_client *s, struct efsd_export_charge *charge,
                                                   uint32_t experts)
 {
@@ -95,10 +75,17 @@ bool efsd_export_client_has_window(const struct efsd_export_client *s, uint32_t 
 
 errint_t efsd_export_client_add_window(struct efsd_export_client *s, uint32_t window)
 {
-    uint8_t *window_map = efsd_export_grow(s->window_map, &s->window_map_bytes, window / 8, 1);
-    if (!window_map)
-        return -ENOMEM;
-    s->window_map = window_map;
+    if (window / 8 >= s->window_map_bytes) {
+        uint32_t bytes = s->window_map_bytes ? s->window_map_bytes : 64;
+        while (bytes <= window / 8)
+            bytes *= 2;
+        uint8_t *window_map = realloc(s->window_map, bytes);
+        if (!window_map)
+            return -ENOMEM;
+        memset(window_map + s->window_map_bytes, 0, bytes - s->window_map_bytes);
+        s->window_map = window_map;
+        s->window_map_bytes = bytes;
+    }
     s->window_map[window / 8] |= (uint8_t)(1u << (window % 8));
     return 0;
 }
@@ -237,12 +224,9 @@ void efsd_export_print_clients(struct efsd_export *h, FILE *out)
 {
     pthread_mutex_lock(&h->lock);
     for (const struct efsd_export_client *s = h->clients; s; s = s->next) {
-        uint32_t held = 0;
-        for (uint32_t tag = 0; tag < s->tags; tag++)
-            held += s->items[tag] && s->items[tag]->request;
         if (s->fd >= 0)
             fprintf(out, "%-10d %10u %12lld %10llu %10u\n", (int)s->pid, (unsigned)s->user, (long long)s->connected,
-                    (unsigned long long)s->requested, held);
+                    (unsigned long long)s->requested, efsd_export_items_held(s));
     }
     pthread_mutex_unlock(&h->lock);
 }

@@ -5,6 +5,7 @@
  *   export.c          the listening socket and the export thread, which receives packets
  *   export_receive.c  packets of a client; the end of its connection
  *   export_client.c   the experts and windows of a client; sending packets
+ *   export_tags.c     the experts of a client by tag
  *   export_short.c    memory is short: how long requests wait for clients to drop experts
  *   export_answer.c   answers, sent by the thread on which the engine completes a request
  *   export_coded.c    answers for coded experts
@@ -31,7 +32,7 @@ struct efsd_export_charge {
 struct efsd_export_item {
     struct efsd_export_client *client;
     struct efsd_export_charge *charge;
-    struct efsd_export_item *next_drop; /* next expert to drop, of a client that has disconnected */
+    struct efsd_export_item *next;      /* of client->items; or the next to drop, of a client that has disconnected */
     struct efs_client_request *request; /* completed request, whose expert `index` this is; NULL: PENDING */
     uint32_t index, tag;
     bool with_layout;     /* include the layout if the expert is coded */
@@ -78,8 +79,8 @@ struct efsd_export_client {
     uint32_t references;             /* one of the list of clients, one of each charge */
     uint32_t pending, experts;       /* PENDING experts; experts of its charges */
     bool refused;                    /* the log has that requests of it were refused */
-    struct efsd_export_item **items; /* by tag */
-    uint32_t tags;                   /* allocated elements of items */
+    struct efsd_export_item **items; /* lists by the low bits of the tag, linked by next; see export_tags.c */
+    uint32_t lists, items_count;     /* elements of items, 0 or a power of two; items in them */
     uint8_t *window_map;             /* bitmap by window number: the client has the window */
     uint32_t window_map_bytes;       /* allocated bytes of window_map */
     uint8_t *late; /* a message that did not fit into its socket: nothing else is sent before it; NULL: none */
@@ -125,8 +126,6 @@ struct efsd_export {
 /* ---- export_client.c ---- */
 /* Lock held. Drops a reference; the last one frees the client. */
 void efsd_export_client_unref(struct efsd_export_client *client);
-/* Lock held. The PENDING or EXPORTED expert of the tag, or NULL. */
-struct efsd_export_item *efsd_export_item_find(const struct efsd_export_client *client, uint32_t tag);
 /* Lock held. Adds experts to a charge; NULL: to a new one, with a reference. NULL: no memory. */
 struct efsd_export_charge *efsd_export_charge_add(struct efsd_export_client *client, struct efsd_export_charge *charge,
                                                   uint32_t experts);
@@ -135,9 +134,6 @@ void efsd_export_charge_unref(struct efsd_export_charge *charge);
 /* Lock held. Frees item, which no tag refers to any more, and removes its queued packets. The caller drops the returned
  * expert without the lock. */
 struct efsd_drop efsd_export_item_free(struct efsd_export_item *item);
-/* Lock held. Grows an array so that it has an element index; new elements are zero. NULL: no memory, the array is
- * unchanged. */
-void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes);
 /* Lock held. Whether the client has the window; efsd_export_client_add_window() marks it so. -ENOMEM. */
 bool efsd_export_client_has_window(const struct efsd_export_client *client, uint32_t window);
 errint_t efsd_export_client_add_window(struct efsd_export_client *client, uint32_t window);
@@ -161,6 +157,17 @@ void efsd_export_close(const struct efsd_export *export, int fd);
 /* Polls the client for input and, if room, for space in its socket. If polling for space fails, disconnects the
  * client. */
 void efsd_export_client_poll(const struct efsd_export_client *client, bool room);
+
+/* ---- export_tags.c: lock held ---- */
+/* The PENDING or EXPORTED expert of the tag, or NULL. */
+struct efsd_export_item *efsd_export_item_find(const struct efsd_export_client *client, uint32_t tag);
+/* Makes item the expert of its tag, which is free; frees that tag. -ENOMEM. */
+errint_t efsd_export_item_add(struct efsd_export_item *item);
+void efsd_export_item_remove(struct efsd_export_item *item);
+/* Frees the tag of some expert, and returns it. NULL: all are free. *list: 0 at first. */
+struct efsd_export_item *efsd_export_item_pop(struct efsd_export_client *client, uint32_t *list);
+/* EXPORTED experts. */
+uint32_t efsd_export_items_held(const struct efsd_export_client *client);
 
 /* ---- export_receive.c ---- */
 /* Receives packets of the client. May end the connection and free the client. */

@@ -29,13 +29,11 @@ static struct efsd_export_item *client_end(struct efsd_export_client *s)
 {
     struct efsd_export_client **at = &s->export->clients;
     struct efsd_export_item *drops = NULL;
-    for (uint32_t tag = 0; tag < s->tags; tag++) {
-        struct efsd_export_item *item = s->items[tag];
-        s->items[tag] = NULL;
-        if (item && !item->request) {
-            item->dropped = true;
-        } else if (item) {
-            item->next_drop = drops;
+    uint32_t list = 0;
+    for (struct efsd_export_item *item; (item = efsd_export_item_pop(s, &list));) {
+        item->dropped = true;
+        if (item->request) {
+            item->next = drops;
             drops = item;
         }
     }
@@ -85,7 +83,7 @@ void efsd_export_client_end(struct efsd_export_client *s)
         efs_requests_cancel(h->daemon->fs, item_is_dropped);
     while (drops) {
         struct efsd_export_item *item = drops;
-        drops = item->next_drop;
+        drops = item->next;
         pthread_mutex_lock(&h->lock);
         const struct efsd_drop drop = efsd_export_item_free(item);
         pthread_mutex_unlock(&h->lock);
@@ -101,19 +99,19 @@ static struct efsd_export_item *client_alloc_tag(struct efsd_export_client *s, u
     uint32_t tag = asked & ~EFS_EXPORT_WITH_LAYOUT;
     /* experts dropped while PENDING count, too, to limit a client that requests and drops in a loop */
     bool good = tag < EFS_EXPORT_TAGS && !efsd_export_item_find(s, tag) && s->pending < EFS_EXPORT_TAGS;
-    struct efsd_export_item **all = good ? efsd_export_grow(s->items, &s->tags, tag, sizeof(*s->items)) : NULL;
-    if (all)
-        s->items = all;
-    struct efsd_export_item *item = all ? calloc(1, sizeof(*item)) : NULL;
-    if (item) {
-        *item = (struct efsd_export_item){
-            .client = s, .charge = s->ask->charge, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
-        item->charge->references++;
-        s->items[tag] = item;
-        s->requested++;
-        s->pending++;
-        s->export->pending++;
+    struct efsd_export_item *item = good ? calloc(1, sizeof(*item)) : NULL;
+    if (!item)
+        return NULL;
+    *item = (struct efsd_export_item){
+        .client = s, .charge = s->ask->charge, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
+    if (efsd_export_item_add(item)) {
+        free(item);
+        return NULL;
     }
+    item->charge->references++;
+    s->requested++;
+    s->pending++;
+    s->export->pending++;
     return item;
 }
 
@@ -131,7 +129,7 @@ static bool client_alloc_tags(struct efsd_export_client *s, const struct efs_exp
     }
     bool good = taken == ask->head.count;
     while (!good && taken-- > 0) {
-        s->items[pending[taken]->tag] = NULL;
+        efsd_export_item_remove(pending[taken]);
         efsd_export_item_free(pending[taken]);
         s->pending--;
         s->export->pending--;
@@ -250,7 +248,7 @@ static bool client_handle_drop(struct efsd_export_client *s, const union efsd_ex
         uint32_t tag = ask->item[i].tag;
         struct efsd_export_item *item = efsd_export_item_find(s, tag);
         if (item) {
-            s->items[tag] = NULL;
+            efsd_export_item_remove(item);
             item->dropped = true;
             if (item->request)
                 drops[count++] = efsd_export_item_free(item);
