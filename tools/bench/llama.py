@@ -118,6 +118,12 @@ class Limited(Ended):
         self.cgroup.remove()
 
 
+def is_mounted(path):
+    """os.path.ismount() is false for the mount of another user, which root may not look at."""
+    with open("/proc/self/mounts") as mounts:
+        return any(line.split()[1].replace("\\040", " ") == os.path.abspath(path) for line in mounts)
+
+
 class Mounted(Ended):
     """A daemon in the cgroup; returns when it has mounted. end() stops it and unmounts."""
 
@@ -131,7 +137,7 @@ class Mounted(Ended):
                                            stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                            env=of_user(options, user), preexec_fn=joins(cgroup, signal.SIGTERM, user))
         end = time.monotonic() + 60
-        while not os.path.ismount(path):
+        while not is_mounted(path):
             if self.daemon.poll() is not None or time.monotonic() > end:
                 self.end()
                 with open(log) as text:
@@ -146,7 +152,7 @@ class Mounted(Ended):
             except subprocess.TimeoutExpired:
                 self.daemon.kill()
                 self.daemon.wait()
-        if os.path.ismount(self.path):
+        if is_mounted(self.path):
             subprocess.run(["umount", "-l", self.path] if os.geteuid() == 0 else ["fusermount3", "-uz", self.path],
                            check=False)
 
