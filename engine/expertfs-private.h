@@ -34,6 +34,9 @@ uint64_t efs_auto_budget(void);
 /* Makes a message of struct efs_error one line, for a log: replaces the newline before its hint by "; ". room: of text;
  * the message stays unchanged if the result does not fit. */
 void efs_join_hint(char *text, size_t room);
+/* Replaces control characters, and bytes that are not UTF-8, with '?', as efs_fail() does: text for people contains
+ * names from outside, but no terminal escapes. newlines: they stay. */
+void efs_make_printable(char *text, bool newlines);
 /* For "did you mean": candidate if at most 2 edits, and half of its bytes, change it into word, and fewer than best,
  * else best (may be NULL). */
 const char *efs_nearer_word(const char *word, const char *best, const char *candidate);

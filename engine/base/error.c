@@ -21,20 +21,18 @@ const char *efs_version(void)
 
 /* The last HINT in text, if it is one of the format or of a message that the format ends with; NULL: none. A name with
  * a newline in it makes none. */
-static const char *hint_of(const char *text, const char *format)
+static char *hint_of(char *text, const char *format)
 {
     size_t bytes = strlen(format);
     bool allowed = strstr(format, HINT) || (bytes >= 2 && strcmp(format + bytes - 2, "%s") == 0);
-    const char *hint = NULL;
+    char *hint = NULL;
 
-    for (const char *at = text; allowed && (at = strstr(at, HINT)); at++)
+    for (char *at = text; allowed && (at = strstr(at, HINT)); at++)
         hint = at;
     return hint;
 }
 
-/* Messages contain names from outside: replaces newlines except that of the hint, control characters and bytes that
- * are not UTF-8 with '?', so that a message contains no terminal escapes. */
-static void make_printable(char *text, const char *hint)
+void efs_make_printable(char *text, bool newlines)
 {
     size_t left = strlen(text);
 
@@ -42,7 +40,7 @@ static void make_printable(char *text, const char *hint)
         unsigned char c = (unsigned char)text[0];
         size_t n = efs_utf8_character(text, left);
         bool control = c < 0x20 || c == 0x7F || (n == 2 && c == 0xC2 && (unsigned char)text[1] < 0xA0);
-        if (n == 0 || (control && text != hint)) {
+        if (n == 0 || (control && !(newlines && c == '\n'))) {
             n = n ? n : 1;
             memset(text, '?', n);
         }
@@ -61,7 +59,14 @@ errint_t efs_fail(struct efs_error *err, errint_t code, const char *format, ...)
     if (vsnprintf(err->text, sizeof(err->text), format, args) < 0)
         err->text[0] = '\0';
     va_end(args);
-    make_printable(err->text, hint_of(err->text, format));
+    char *hint = hint_of(err->text, format); /* the only newline */
+    if (hint) {
+        efs_make_printable(hint + 1, false);
+        *hint = '\0';
+    }
+    efs_make_printable(err->text, false);
+    if (hint)
+        *hint = '\n';
     return code;
 }
 

@@ -196,7 +196,7 @@ static void read_predictions(struct efs *fs)
 
 void efs_prefetcher_run_idle(struct efs *fs)
 {
-    if (fs->closing || !fs->prefetcher) /* an open that failed ends without closing */
+    if (fs->closing)
         return;
     if (fs->prefetcher->queue)
         read_predictions(fs);

@@ -309,6 +309,9 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
 
 static void served_stop(struct efs *fs)
 {
+    pthread_mutex_lock(&fs->lock);
+    fs->closing = true; /* also after a failed open: what is retried begins nothing while the rooms are destroyed */
+    pthread_mutex_unlock(&fs->lock);
     efs_prefetcher_stop(fs);
     efs_plan_thread_stop(fs);
     efs_demotion_stop(fs);

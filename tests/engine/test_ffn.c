@@ -682,9 +682,9 @@ static struct efs_mixture mixture_by_experts(const struct choice *c, enum efs_fo
 static uint16_t nearest_bf16(float f)
 {
     uint32_t bits;
+    f = (float)as_bf16((double)f);
     memcpy(&bits, &f, 4);
-    const uint32_t odd = bits >> 16 & 1;
-    return (uint16_t)((bits >> 16) + ((bits & 0xffff) > 0x8000 - odd));
+    return (uint16_t)(bits >> 16);
 }
 
 TEST(test_routing)

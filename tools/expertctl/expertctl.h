@@ -34,11 +34,6 @@ int ctl_print_json(struct json_t *json);
 /* A JSON string of a path or a message, with U+FFFD for bytes that are not UTF-8. NULL: no memory. */
 struct json_t *ctl_json_text(const char *text);
 
-/* Length of the UTF-8 character at text; 0: it is none. */
-size_t ctl_character_bytes(const char *text);
-/* Replaces control characters, and bytes that are not UTF-8, with '?', as messages of struct efs_error have them: names
- * come from outside. newlines: they stay. */
-void ctl_make_printable(char *text, bool newlines);
 /* Prints a line for people, made printable; the format has no newline. */
 __attribute__((format(printf, 2, 3))) void ctl_print_line(FILE *to, const char *format, ...);
 

@@ -7,6 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Length of the UTF-8 character at text; 0: it is none. */
+static size_t character_bytes(const char *text)
+{
+    unsigned char first = (unsigned char)*text;
+    size_t bytes = first < 0xc0 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    json_t *one = strnlen(text, bytes) == bytes ? json_stringn(text, bytes) : NULL;
+    bool good = one != NULL;
+    json_decref(one);
+    return good ? bytes : 0;
+}
+
 json_t *ctl_json_text(const char *text)
 {
     static const char other[] = "\xef\xbf\xbd"; /* U+FFFD */
@@ -15,7 +26,7 @@ json_t *ctl_json_text(const char *text)
         return json;
     char *good = calloc(strlen(text) + 1, sizeof(other)), *to = good;
     while (good && *text) {
-        size_t bytes = ctl_character_bytes(text);
+        size_t bytes = character_bytes(text);
         to = mempcpy(to, bytes ? text : other, bytes ? bytes : sizeof(other) - 1);
         text += bytes ? bytes : 1;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log.c - expertctl log [MNT]: the latest messages of a mount, from .expertfs/log. */
 #include "expertctl.h"
+#include "expertfs-private.h"
 
 #include "control_file.h"
 #include "interrupt.h"
@@ -74,7 +75,7 @@ static void print_text(const char *text)
     char *copy = strdup(text);
     if (!copy)
         return;
-    ctl_make_printable(copy, true);
+    efs_make_printable(copy, true);
     fputs(copy, stdout);
     free(copy);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ls.c - expertctl ls: the stores in the folder of stores, and the mounts of expertfs in /proc/self/mountinfo. */
 #include "expertctl.h"
+#include "expertfs-private.h"
 
 #include "mountpoint.h"
 #include "options.h"
@@ -43,7 +44,7 @@ static void print_path(const char *path, int width)
     char *copy = strdup(path);
     if (!copy)
         return;
-    ctl_make_printable(copy, false);
+    efs_make_printable(copy, false);
     for (const char *at = copy; *at; at++)
         width -= (*at & 0xc0) != 0x80;
     printf("%s%*s", copy, width > 0 ? width : 0, "");

@@ -2,6 +2,8 @@
 /* mount_choose.c - the mount that an argument names, and whether its daemon answers. */
 #include "mountpoint.h"
 
+#include "expertctl.h"
+
 #include "expertfs-private.h"
 #include "hub_name.h"
 #include "sources.h"
@@ -70,12 +72,11 @@ errint_t ctl_mount_check(const char *root, struct efs_error *err)
 
 bool ctl_mount_was_unmounted(const char *root)
 {
-    struct efs_error text;
     errint_t rc = ctl_mount_state(root, ANSWER_MS, NULL);
     bool was = rc == -ENOENT || rc == -ENODATA || rc == -EOPNOTSUPP; /* what was below it, or nothing */
     fflush(stdout);
-    if (was && efs_fail(&text, rc, "%s was unmounted", root) < 0)
-        fprintf(stderr, "expertctl: %s\n", text.text);
+    if (was)
+        ctl_print_line(stderr, "expertctl: %s was unmounted", root);
     return was;
 }
 

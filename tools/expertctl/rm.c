@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rm.c - expertctl rm NAME|STORE: deletes stores that are not mounted. */
 #include "expertctl.h"
+#include "expertfs-private.h"
 
 #include "expertfs-profile-private.h"
 #include "interrupt.h"
@@ -158,7 +159,7 @@ static errint_t ask_user(const char *path, const char *size, struct efs_error *e
     char *shown = strdup(path);
     if (!shown)
         return efs_fail(err, -ENOMEM, "no memory");
-    ctl_make_printable(shown, false);
+    efs_make_printable(shown, false);
     fprintf(stderr, "Delete %s, %s? Type yes: ", shown, size);
     free(shown);
     if (!tools_interrupt_wait(STDIN_FILENO) || !fgets(answer, sizeof(answer), stdin))
