@@ -105,6 +105,15 @@ class Client:
                 layout, places = body[tag][:layout_bytes], body[tag][layout_bytes:]
                 return tag, 0, layout, list(struct.iter_unpack("<2I2Q", places))
 
+    def ask_coded(self, layer, tags, count, layout=0):
+        """Requests the first experts of a layer in coded form, with tags from `tags` on."""
+        self.send(ASK, [(n, 1, tags + n | layout) for n in range(count)], layer=layer, form=AS_CODED)
+
+    def coded_answers(self, count):
+        """(tag, error) of the next answers, in order of the tags; waits for as long as requests wait for memory."""
+        self.socket.settimeout(120)
+        return sorted(self.coded()[:2] for _ in range(count))
+
     def chunks(self, layout, places):
         """For each tensor its shards: (elements, codec, E-chunk, SM-chunk); and the header of the expert's file."""
         _, header_bytes, tensors, extents, shards, _, _ = struct.unpack("<Q6I", layout[:32])

@@ -3,7 +3,7 @@
 is, and requests of other clients that wait for that memory are refused after half a minute. Without packets of it they
 are refused at once afterwards; when it ends, or drops experts, they are served again."""
 from e2e import *
-from socket_packets import AS_CODED, ASK, DROP, FULL, WITH_LAYOUT, Client
+from socket_packets import AS_CODED, ASK, DROP, WITH_LAYOUT, Client
 
 sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
 import ctypes_client as api
@@ -17,15 +17,6 @@ mount = Mount(store, "budget=40M,nopassthrough,plan=C=100,prefetch=off,warm=off"
 os.setxattr(mount.path, "user.expertfs.budget", str(mount.count("fixed_bytes") + (28 << 20)).encode())
 
 
-def ask(client, layer, tags, count, layout=0):
-    client.send(ASK, [(n, 1, tags + n | layout) for n in range(count)], layer=layer, form=AS_CODED)
-
-
-def answers(client, count):
-    client.socket.settimeout(120)
-    return sorted(client.coded()[:2] for _ in range(count))
-
-
 def refused(tags, count):
     return [(tags + n, -errno.EDEADLK) for n in range(count)]
 
@@ -36,7 +27,7 @@ def served(tags, count):
 
 def waits(client, layer, tags, count):
     before = mount.count("coded_waits")
-    ask(client, layer, tags, count)
+    client.ask_coded(layer, tags, count)
     return wait_until(lambda: mount.count("coded_waits") == before + count)
 
 
@@ -59,7 +50,7 @@ out, into = os.pipe()
 pid = os.fork()
 if pid == 0:
     deaf = Client(mount)
-    ask(deaf, 0, 0, HELD, WITH_LAYOUT)
+    deaf.ask_coded(0, 0, HELD, WITH_LAYOUT)
     held = [deaf.coded() for _ in range(HELD)]
     before = {tag: deaf.chunks(layout, places) for tag, _, layout, places in held}
     os.write(into, b"held")
@@ -74,19 +65,19 @@ os.waitpid(pid, os.WUNTRACED)
 two = Client(mount)
 check("a request of another client waits", waits(two, 1, 10, ASKED))
 check("files are read meanwhile", all(open(mount / name, "rb").read() == data for name, data in files.items()))
-check("the request is refused", answers(two, ASKED) == refused(10, ASKED))
+check("the request is refused", two.coded_answers(ASKED) == refused(10, ASKED))
 check("the log says so", wait_until(lambda: "were refused to clients" in mount.log_text()), mount.log_text())
-check("another one, too", (ask(two, 1, 20, ASKED), answers(two, ASKED))[1] == refused(20, ASKED))
-check("what fits is served", (ask(two, 1, 30, 1), answers(two, 1))[1] == served(30, 1))
+check("another one, too", (two.ask_coded(1, 20, ASKED), two.coded_answers(ASKED))[1] == refused(20, ASKED))
+check("what fits is served", (two.ask_coded(1, 30, 1), two.coded_answers(1))[1] == served(30, 1))
 two.send(DROP, [(0, 0, 30)])
 check("the library reports it", library_asks(1) == [-errno.EDEADLK] * ASKED)
 check("it is still held", mount.count("coded_experts") == HELD, mount.stat())
 check("a request waits again", waits(two, 1, 40, ASKED))
 os.kill(pid, signal.SIGCONT)
 check("what was held has not changed", os.read(out, 4) == b"same")
-check("and goes to the request when it is dropped", answers(two, ASKED) in (served(40, ASKED), refused(40, ASKED)))
+check("and goes to the request when it is dropped", two.coded_answers(ASKED) in (served(40, ASKED), refused(40, ASKED)))
 two.send(DROP, [(0, 0, 40 + n) for n in range(ASKED)])
-check("then all are served", (ask(two, 1, 50, ASKED), answers(two, ASKED))[1] == served(50, ASKED))
+check("then all are served", (two.ask_coded(1, 50, ASKED), two.coded_answers(ASKED))[1] == served(50, ASKED))
 two.send(DROP, [(0, 0, 50 + n) for n in range(ASKED)])
 os.waitpid(pid, 0)
 check("nothing is held", mount.wait_idle(), mount.stat())
@@ -104,7 +95,7 @@ if pid == 0:
 os.waitpid(pid, os.WUNTRACED)
 refusals = mount.log_text().count("were refused")
 check("it holds nothing", mount.wait_idle(), mount.stat())
-check("another client gets the memory at once", (ask(two, 1, 10, ASKED), answers(two, ASKED))[1] == served(10, ASKED) and
+check("another client gets the memory at once", (two.ask_coded(1, 10, ASKED), two.coded_answers(ASKED))[1] == served(10, ASKED) and
       mount.log_text().count("were refused") == refusals)
 two.send(DROP, [(0, 0, 10 + n) for n in range(ASKED)])
 os.kill(pid, signal.SIGCONT)
@@ -112,12 +103,12 @@ os.waitpid(pid, 0)
 
 print("-- one that answers nothing and ends")
 deaf = Client(mount)
-ask(deaf, 0, 0, HELD)
-check("it holds some", answers(deaf, HELD) == served(0, HELD))
+deaf.ask_coded(0, 0, HELD)
+check("it holds some", deaf.coded_answers(HELD) == served(0, HELD))
 check("a request of another client waits", waits(two, 1, 10, ASKED))
-check("the request is refused", answers(two, ASKED) == refused(10, ASKED))
+check("the request is refused", two.coded_answers(ASKED) == refused(10, ASKED))
 deaf.close()
-check("it ends: all are served", mount.wait_idle() and (ask(two, 1, 20, ASKED), answers(two, ASKED))[1] == served(20, ASKED))
+check("it ends: all are served", mount.wait_idle() and (two.ask_coded(1, 20, ASKED), two.coded_answers(ASKED))[1] == served(20, ASKED))
 two.send(DROP, [(0, 0, 20 + n) for n in range(ASKED)])
 
 print("-- a request that waits for its own client")
@@ -127,7 +118,7 @@ here = [two.coded()[0]]
 check("it gets some", 0 <= here[0] < 8, here)
 three = Client(mount)
 check("one of another client waits", waits(three, 1, 10, ASKED))
-check("that one is refused", answers(three, ASKED) == refused(10, ASKED))
+check("that one is refused", three.coded_answers(ASKED) == refused(10, ASKED))
 while len(here) < 8:  # as it drops them
     two.send(DROP, [(0, 0, here[-1])])
     tag, error, *_ = two.coded()

@@ -2,7 +2,7 @@
 """A request that waits for memory of other clients is refused 30 seconds after it was sent, or after memory was last
 released: also if another one waited before."""
 from e2e import *
-from socket_packets import AS_CODED, ASK, DROP, Client
+from socket_packets import DROP, Client
 
 need_fuse()
 HELD, ASKED = 4, 5  # experts: each number fits into memory; both do not, also without one of those held
@@ -11,28 +11,19 @@ mount = Mount(store, "budget=40M,nopassthrough,plan=C=100,prefetch=off,warm=off"
 os.setxattr(mount.path, "user.expertfs.budget", str(mount.count("fixed_bytes") + (28 << 20)).encode())
 
 
-def ask(client, layer, tags, count):
-    client.send(ASK, [(n, 1, tags + n) for n in range(count)], layer=layer, form=AS_CODED)
-
-
-def answers(client, count):
-    client.socket.settimeout(120)
-    return sorted(client.coded()[:2] for _ in range(count))
-
-
 def refused(client):
-    return answers(client, ASKED) == [(n, -errno.EDEADLK) for n in range(ASKED)]
+    return client.coded_answers(ASKED) == [(n, -errno.EDEADLK) for n in range(ASKED)]
 
 
 holder, first, second = Client(mount), Client(mount), Client(mount)
-ask(holder, 0, 0, HELD)
-check("a client holds experts", answers(holder, HELD) == [(n, 0) for n in range(HELD)])
-ask(first, 1, 0, ASKED)
+holder.ask_coded(0, 0, HELD)
+check("a client holds experts", holder.coded_answers(HELD) == [(n, 0) for n in range(HELD)])
+first.ask_coded(1, 0, ASKED)
 time.sleep(12)
 holder.send(DROP, [(0, 0, 0)])
 dropped = time.monotonic()
 time.sleep(2)
-ask(second, 1, 0, ASKED)
+second.ask_coded(1, 0, ASKED)
 check("a request is refused", refused(first))
 check("30 seconds after the drop", 29 < time.monotonic() - dropped < 41, time.monotonic() - dropped)
 check("a later one, too", refused(second))
