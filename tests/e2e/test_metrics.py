@@ -98,5 +98,5 @@ follower.stdout.readline()
 for mount in mounts:
     mount.stop()
 said = follower.communicate(timeout=60)
-check("the end of the mount is said", follower.returncode == 1 and said[1], said)
+check("the end of the mount is said", follower.returncode == 0 and said[1], said)
 done()

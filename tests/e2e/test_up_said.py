@@ -48,7 +48,7 @@ for what, given, path in (("the model", [model], mount), ("a path in the mount",
 result = up("-o", "budget=64M", model)
 check("the same option again: no warning", result.returncode == 0 and not result.stderr, result)
 result = up("-o", "policy=lfu,goal=nonsense", model)
-check("a value that the daemon refuses", result.returncode == 1 and "goal" in result.stderr, result)
+check("a value that the daemon refuses", result.returncode == 2 and "goal" in result.stderr, result)
 
 print("-- --reclaim")
 before = contents(model)
