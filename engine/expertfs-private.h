@@ -120,6 +120,9 @@ errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, uns
 
 /* Open a store and start serving it. -ENOMEM: the budget is below the minimum, which err names. */
 errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **fs, struct efs_error *err);
+/* The same for an open store, which is closed with *fs, or after an error. */
+errint_t efs_open_store(struct efs_store *store, const struct efs_options *options, struct efs **fs,
+                        struct efs_error *err);
 /* Finish or cancel (-ECANCELED) all operations, join all threads, free everything. No other call may be active. */
 void efs_close(struct efs *fs);
 /* Add bytes to reserved_bytes. -ENOMEM: the budget is now below the minimum, which err names, and all reads fail until

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backing.h - a source of a store's bytes, by one interface: local files (backing_file.c), later the objects of a
- * cluster.
+ * backing.h - a source of a store's bytes, by one interface: local files (backing_file.c), or a backing around another
+ * one.
  *
  * The queue (queue.h) orders, joins, splits and retries reads. A backing starts each read and reports its result once.
  * The I/O thread of the queue makes all calls, so that a backing needs no lock and completions have one thread. The
  * threads of a source, if it has any, append results to a list and write to wake_fd; wait() reports the list.
+ *
+ * A backing around another one is the inner one's owner: its start() calls efs_backing_start_inner(), its other
+ * operations call those of the inner one, also with reads of its own, and the results are passed to its function.
  */
 #ifndef EFS_BACKING_H
 #define EFS_BACKING_H
@@ -19,8 +22,8 @@
 
 struct efs_backing;
 struct efs_io;
-struct efs_io_queue;
 struct efs_stats_counters;
+struct stat;
 
 struct efs_backing_info {
     uint32_t align;      /* offsets and lengths of reads are multiples of it */
@@ -39,11 +42,11 @@ struct efs_backing_read {
     bool idle;            /* nothing waits for it: the lowest priority that the source has */
     uint32_t segment;     /* the registered segment that contains the only buffer; EFS_NONE: none */
     uintptr_t own;        /* for the backing */
-    struct efs_io *first; /* of the queue */
+    struct efs_io *first; /* of the owner */
 };
 
 struct efs_backing_ops {
-    /* The first call. May be NULL. */
+    /* The first call of a thread, with no read in flight: the owner's thread may change. May be NULL. */
     void (*start)(struct efs_backing *backing);
     /* Starts a read. Does not block and does not report a result: wait() reports errors, too. */
     void (*submit)(struct efs_backing *backing, struct efs_backing_read *read);
@@ -66,16 +69,28 @@ struct efs_backing {
     struct efs_backing_info info;
     _Atomic int direct_fd; /* the file at address 0, if there is no other: any thread may read it; -1: none, or reads of
                               it are rejected */
-    /* set by efs_io_queue_start(): */
-    struct efs_io_queue *queue;
+    /* Set by the owner before start(): the queue, or the backing around this one. */
+    void (*ended)(void *owner, struct efs_backing_read *read, ssize_t result);
+    void *owner;
+    /* Reports a fault of the source, once for all reads that it fails: "NAME: reason\nhint: ...". On the I/O thread,
+     * must not block; may be NULL. */
+    void (*say)(void *arg, const char *line);
+    void *say_arg;
     struct efs_stats_counters *stats;
     uint32_t segments; /* that can be registered */
     int wake_fd;       /* an eventfd */
 };
 
+/* For start() of a backing around another one: starts the inner one, whose results are passed to ended(owner). */
+void efs_backing_start_inner(struct efs_backing *inner, const struct efs_backing *outer,
+                             void (*ended)(void *owner, struct efs_backing_read *read, ssize_t result), void *owner);
+
 /* Reports the result of a read, from wait(): the number of bytes read, which may be short (0: end of the source), or
  * -errno. The queue retries the rest of a short read, and reads that failed with -EAGAIN or -EINTR. */
-void efs_backing_read_ended(struct efs_backing *backing, struct efs_backing_read *read, ssize_t result);
+static inline void efs_backing_read_ended(struct efs_backing *backing, struct efs_backing_read *read, ssize_t result)
+{
+    backing->ended(backing->owner, read, result);
+}
 
 struct efs_backing_part {
     int fd;           /* with O_DIRECT where that works */
@@ -101,8 +116,14 @@ struct efs_backing_file_options {
 struct efs_backing *efs_backing_file_new(const struct efs_backing_file_options *options);
 
 struct efs_store;
-/* The backing of an open store: its file, or the files of a checkpoint that is served in place. direct: use O_DIRECT.
- * fell_back and arg: as in the options. The store must stay open. NULL: no memory. */
+/* Opens a store of `bytes` bytes that the backing reads, on a queue that the store owns: all readers of the store use
+ * it. name: for messages; st: of the source, for efs_store_info(). The store owns the backing, which is closed also
+ * after an error; NULL: -ENOMEM. Blocks. Errors of efs_store_open(). */
+errint_t efs_store_open_backing(const char *name, uint64_t bytes, const struct stat *st, struct efs_backing *backing,
+                                struct efs_store **store, struct efs_error *err);
+/* The backing of an open store: its file, the files of a checkpoint that is served in place, or the backing that it was
+ * opened on, which the store then no longer reads until efs_store_read_by(). direct: use O_DIRECT. fell_back and arg:
+ * as in the options. The store must stay open. NULL: no memory. */
 struct efs_backing *efs_backing_of_store(const struct efs_store *store, bool direct,
                                          void (*fell_back)(void *arg, const char *what, errint_t why), void *arg);
 

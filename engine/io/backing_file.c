@@ -278,10 +278,21 @@ static bool file_register_files(struct backing_file *f)
     return rc >= 0;
 }
 
-/* Opens the ring, which belongs to the thread that creates it. */
+static void file_leave_ring(struct backing_file *f)
+{
+    if (f->uring)
+        io_uring_queue_exit(&f->ring);
+    if (f->drained >= 0)
+        close(f->drained);
+    f->uring = f->wake_armed = false;
+    f->drained = -1;
+}
+
+/* Opens the ring, which belongs to the thread that creates it: another thread opens another one. */
 static void file_start(struct efs_backing *b)
 {
     struct backing_file *f = file_of(b);
+    file_leave_ring(f);
     if (efs_sys_uring_init(&f->ring, 2 * DEPTH, false) >= 0) {
         f->uring = file_register_files(f);
         if (!f->uring)
@@ -302,10 +313,7 @@ static void file_close(struct efs_backing *b, bool in_child)
         io_uring_unregister_buffers(&f->ring);
         io_uring_unregister_files(&f->ring);
     }
-    if (f->uring)
-        io_uring_queue_exit(&f->ring);
-    if (f->drained >= 0)
-        close(f->drained);
+    file_leave_ring(f);
     free(f);
 }
 

@@ -26,9 +26,10 @@
 struct efs_io_queue {
     struct efs_io_options o;
     struct efs_backing *b;
-    pthread_mutex_t lock; /* guards incoming, sleeping, stop, changed */
+    pthread_mutex_t lock; /* guards incoming, sleeping, stop, keep_backing, changed */
     struct efs_io_list incoming;
     bool sleeping, stop, changed;
+    bool keep_backing; /* it is not closed at the end */
     unsigned long thread;
     int wake_fd;
     /* used by the I/O thread only: */
@@ -256,9 +257,9 @@ static void queue_read_ended(struct efs_io_queue *q, struct efs_backing_read *re
 
 /* Completes the requests that were read in full. Those of a joined read that were not are retried separately, so that
  * none fails because of a different one. */
-void efs_backing_read_ended(struct efs_backing *b, struct efs_backing_read *read, ssize_t result)
+static void queue_backing_ended(void *owner, struct efs_backing_read *read, ssize_t result)
 {
-    struct efs_io_queue *q = b->queue;
+    struct efs_io_queue *q = owner;
     struct efs_io *first = read->first, *again[EFS_IO_JOIN_READS];
     bool joined = first->joined;
     bool retry = joined || result > 0 || result == -EAGAIN || result == -EINTR;
@@ -312,7 +313,8 @@ static void *queue_run(void *arg)
         queue_notify_completed(q);
     }
     queue_notify_completed(q);
-    q->b->ops->close(q->b, false);
+    if (!q->keep_backing)
+        q->b->ops->close(q->b, false);
     return NULL;
 }
 
@@ -337,7 +339,10 @@ errint_t efs_io_queue_start(const struct efs_io_options *options, struct efs_io_
     for (unsigned i = 0; i < EFS_IO_DEPTH_MAX; i++)
         q->slots[i] = &q->reads[i];
     pthread_mutex_init(&q->lock, NULL);
-    b->queue = q;
+    b->ended = queue_backing_ended;
+    b->owner = q;
+    b->say = options->say;
+    b->say_arg = options->arg;
     b->stats = options->stats;
     b->segments = options->arena ? options->arena->segment_max : 0;
     b->wake_fd = q->wake_fd = eventfd(0, EFD_CLOEXEC);
@@ -400,17 +405,29 @@ size_t efs_io_window_bytes(const struct efs_io_queue *q)
     return q->window_bytes;
 }
 
-void efs_io_queue_stop(struct efs_io_queue *q)
+static void queue_stop(struct efs_io_queue *q, bool keep_backing)
 {
-    if (!q)
-        return;
     pthread_mutex_lock(&q->lock);
     q->stop = true;
+    q->keep_backing = keep_backing;
     queue_unlock_and_wake(q);
     pthread_join(q->thread, NULL);
     close(q->wake_fd);
     pthread_mutex_destroy(&q->lock);
     free(q);
+}
+
+void efs_io_queue_stop(struct efs_io_queue *q)
+{
+    if (q)
+        queue_stop(q, false);
+}
+
+struct efs_backing *efs_io_queue_end(struct efs_io_queue *q)
+{
+    struct efs_backing *b = q->b;
+    queue_stop(q, true);
+    return b;
 }
 
 void efs_io_queue_close_in_child(struct efs_io_queue *q)
@@ -424,30 +441,56 @@ void efs_io_queue_close_in_child(struct efs_io_queue *q)
 
 /* ---- reads that block ---- */
 
+#define SYNC_PIECES 16u
+
 struct sync_read {
-    struct efs_io io;
     sem_t ended;
-    errint_t error;
+    _Atomic errint_t error; /* of one of its pieces */
+    struct efs_io pieces[SYNC_PIECES];
 };
 
-static void sync_read_ended(struct efs_io *io, errint_t error)
+static void sync_piece_ended(struct efs_io *io, errint_t error)
 {
-    struct sync_read *r = EFS_CONTAINER(io, struct sync_read, io);
-    r->error = error;
+    struct sync_read *r = io->owner;
+    if (error < 0)
+        atomic_store(&r->error, error);
     sem_post(&r->ended);
+}
+
+/* Reads as many pieces as fit, and waits for them. Returns their bytes. */
+static size_t sync_read_pieces(struct efs_io_queue *q, struct sync_read *r, uint64_t offset, uint8_t *data,
+                               size_t bytes)
+{
+    const size_t most = q->b->info.best_bytes;
+    size_t done = 0;
+    unsigned count = 0;
+    for (size_t piece; done < bytes && count < SYNC_PIECES; done += piece, count++) {
+        piece = bytes - done < most ? bytes - done : most;
+        r->pieces[count] = (struct efs_io){.offset = offset + done,
+                                           .bytes = piece,
+                                           .data = data + done,
+                                           .segment = EFS_NONE,
+                                           .complete = sync_piece_ended,
+                                           .owner = r};
+        if (count > 0)
+            r->pieces[count - 1].next = &r->pieces[count];
+    }
+    efs_io_submit(q, &r->pieces[0]);
+    while (count > 0)
+        count -= sem_wait(&r->ended) == 0;
+    return done;
 }
 
 errint_t efs_io_read_sync(void *queue, uint64_t offset, void *data, size_t bytes)
 {
-    struct sync_read r = {
-        .io = {.offset = offset, .bytes = bytes, .data = data, .segment = EFS_NONE, .complete = sync_read_ended}};
-    uint32_t align = ((struct efs_io_queue *)queue)->b->info.align;
-    if (offset % align || bytes % align || bytes == 0)
-        return bytes ? -EINVAL : 0;
+    struct efs_io_queue *q = queue;
+    const uint32_t align = q->b->info.align;
+    struct sync_read r = {.error = 0};
+    if (offset % align || bytes % align)
+        return -EINVAL;
     sem_init(&r.ended, 0, 0);
-    efs_io_submit(queue, &r.io);
-    while (sem_wait(&r.ended) < 0)
-        ;
+    for (size_t done = 0; done < bytes && atomic_load(&r.error) == 0;)
+        done += sync_read_pieces(q, &r, offset + done, (uint8_t *)data + done, bytes - done);
     sem_destroy(&r.ended);
-    return r.error;
+    return atomic_load(&r.error);
 }

@@ -59,6 +59,7 @@ struct efs_io_options {
     struct efs_estimator *estimator; /* gets the measured bursts of reads; may be NULL */
     void (*completed)(void *arg);    /* called on the I/O thread after it has completed a batch of reads, and before it
                                         sleeps; must not block; may be NULL */
+    void (*say)(void *arg, const char *line); /* of the backing; may be NULL */
     void *arg;
 };
 #define EFS_IO_IDLE_BYTES (4u << 20)  /* of idle reads in flight, or one read */
@@ -67,6 +68,8 @@ struct efs_io_options {
 errint_t efs_io_queue_start(const struct efs_io_options *options, struct efs_io_queue **queue);
 /* Completes all requests, joins the thread and closes the backing. NULL is allowed. */
 void efs_io_queue_stop(struct efs_io_queue *queue);
+/* The same, but returns the backing, for another queue. */
+struct efs_backing *efs_io_queue_end(struct efs_io_queue *queue);
 /* Instead of efs_io_queue_stop() in a forked child: closes the child's copies and frees it. NULL is allowed. */
 void efs_io_queue_close_in_child(struct efs_io_queue *queue);
 /* No read is submitted while this many bytes are in flight. */
@@ -81,9 +84,9 @@ void efs_io_wake(struct efs_io_queue *queue);
 /* The descriptor for reads by other threads (direct.h); offsets are those of the store. -1: read by efs_io_submit(),
  * because the backing is no single file, or idle reads are queued or in flight, which must not compete with demand. */
 int efs_io_direct_fd(const struct efs_io_queue *queue);
-/* Reads to any memory and waits, for efs_store_open_from(): queue is a struct efs_io_queue. offset and bytes are
- * multiples of the backing's align. Not on the I/O thread. 0 or -errno; -EINVAL: not aligned; -EIO also if the source
- * ends before. */
+/* Reads to any memory and waits, as an efs_store_read_fn: queue is a struct efs_io_queue. offset, bytes and data are
+ * multiples of the backing's align. Up to 16 pieces of its best_bytes are in flight. Not on the I/O thread. 0 or
+ * -errno; -EINVAL: not aligned; -EIO also if the source ends before. */
 errint_t efs_io_read_sync(void *queue, uint64_t offset, void *data, size_t bytes);
 
 #endif

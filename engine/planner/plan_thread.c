@@ -141,7 +141,7 @@ static void thread_profile(struct efs_plan_thread *s)
     struct efs_profile profile;
     struct efs_error err = {""};
     char path[4096];
-    if (fs->options.no_state)
+    if (fs->options.no_state || fs->store->backed) /* measuring would fetch much that nothing needs from a server */
         return;
     if (efs_profile_path(fs->store->sb.content_hash, path, sizeof(path), &err) == 0) {
         errint_t rc = efs_profile_load(path, &profile, &err);

@@ -227,8 +227,8 @@ static errint_t served_tune(struct efs *fs, struct efs_error *err)
 
 /* ---- open and close ---- */
 
-/* A file of a checkpoint that is served in place changed. */
-static void served_changed(void *arg, const char *line)
+/* A file of a checkpoint that is served in place changed, or a backing has a fault. */
+static void served_said(void *arg, const char *line)
 {
     efs_log(arg, EFS_LOG_ERROR, "%s", line);
 }
@@ -247,11 +247,10 @@ static void served_completed(void *arg)
     efs_demotion_encoded(arg);
 }
 
-static errint_t served_start(struct efs *fs, const char *path, struct efs_error *err)
+static errint_t served_start(struct efs *fs, struct efs_error *err)
 {
-    errint_t rc = efs_store_open(path, &fs->store, err);
-    if (rc == 0)
-        rc = efs_view_build(&fs->view, fs->store, err);
+    const char *path = fs->store->path;
+    errint_t rc = efs_view_build(&fs->view, fs->store, err);
     if (rc < 0)
         return rc;
     if (fs->options.workers == 0) {
@@ -293,14 +292,20 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
     fs->stats->direct_io = direct;
     if (fs->store->direct_refused && wanted)
         served_fell_back(fs, "O_DIRECT", fs->store->direct_refused);
-    efs_plain_notify(fs->store->plain, served_changed, fs);
-    struct efs_io_options io = {
-        .arena = &fs->arena, .stats = fs->stats, .estimator = fs->estimator, .completed = served_completed, .arg = fs};
+    efs_plain_notify(fs->store->plain, served_said, fs);
+    struct efs_io_options io = {.arena = &fs->arena,
+                                .stats = fs->stats,
+                                .estimator = fs->estimator,
+                                .completed = served_completed,
+                                .say = served_said,
+                                .arg = fs};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
     if (rc == 0) {
         io.backing = efs_backing_of_store(fs->store, direct, served_fell_back, fs);
         rc = efs_io_queue_start(&io, &fs->io);
     }
+    if (rc == 0 && fs->store->backed)
+        efs_store_read_by(fs->store, efs_io_read_sync, fs->io);
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc));
     efs_grow(fs, false);
@@ -354,11 +359,24 @@ static void served_close_in_child(struct efs *fs)
 
 errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **out, struct efs_error *err)
 {
+    struct efs_store *store;
+    *out = NULL;
+    errint_t rc = efs_store_open(store_path, &store, err);
+    return rc < 0 ? rc : efs_open_store(store, options, out, err);
+}
+
+errint_t efs_open_store(struct efs_store *store, const struct efs_options *options, struct efs **out,
+                        struct efs_error *err)
+{
     *out = NULL;
     struct efs *fs = served_new(options);
-    if (!fs)
-        return efs_fail(err, -ENOMEM, "%s: no memory", store_path);
-    errint_t rc = served_start(fs, store_path, err);
+    if (!fs) {
+        errint_t rc = efs_fail(err, -ENOMEM, "%s: no memory", store->path);
+        efs_store_close(store);
+        return rc;
+    }
+    fs->store = store;
+    errint_t rc = served_start(fs, err);
     if (rc < 0) {
         served_stop(fs);
         return rc;

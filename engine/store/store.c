@@ -244,6 +244,12 @@ errint_t efs_store_open_plain(const char *name, uint64_t bytes, const struct efs
     return 0;
 }
 
+void efs_store_read_by(struct efs_store *store, efs_store_read_fn *read, void *arg)
+{
+    store->read = read;
+    store->read_arg = arg;
+}
+
 errint_t efs_store_read(const struct efs_store *store, uint64_t begin, void *to, size_t bytes)
 {
     int rc = -EOPNOTSUPP;
@@ -262,6 +268,8 @@ void efs_store_close(struct efs_store *store)
         efs_sys_close(store->fd);
     if (store->direct_fd >= 0)
         efs_sys_close(store->direct_fd);
+    if (store->backed_close)
+        store->backed_close(store->backed);
     if (store->plain_close)
         store->plain_close(store->plain);
     free(store->index);

@@ -22,6 +22,7 @@
 /* Reads bytes of a store's source; blocks. 0 or -errno. The room io, above this one, has one for each backing. */
 typedef errint_t efs_store_read_fn(void *arg, uint64_t offset, void *data, size_t bytes);
 
+struct efs_store_backed;
 struct efs_plain; /* the files of a checkpoint that is served in place: plain.h */
 struct efs_store_plain {
     struct efs_plain *plain;
@@ -36,6 +37,8 @@ struct efs_store {
     char *path;
     efs_store_read_fn *read; /* NULL: the file fd */
     void *read_arg;
+    struct efs_store_backed *backed; /* queue and backing that the store owns (io/backing_store.c); may be NULL */
+    void (*backed_close)(struct efs_store_backed *backed);
     struct efs_plain *plain; /* NULL: a store that was packed; else chunks start anywhere, and have no checksums */
     void (*plain_close)(struct efs_plain *plain);
     int fd;                  /* opened without O_DIRECT; -1: no file */
@@ -77,6 +80,8 @@ errint_t efs_store_open_plain(const char *name, uint64_t bytes, const struct efs
 /* Compares a chunk with its checksum. A plain store has none: the first call for a chunk sets it, so that later reads
  * must give the same bytes. Any thread. 0; -EUCLEAN: it differs; -EIO: the same of a plain store. */
 errint_t efs_store_check_chunk(const struct efs_store *store, uint32_t shard, bool sm, const void *chunk);
+/* Replaces the function that reads the store, of efs_store_open_from(). */
+void efs_store_read_by(struct efs_store *store, efs_store_read_fn *read, void *arg);
 /* Reads whole pages of the store; a file by pread(2), with O_DIRECT if possible. begin, to and bytes are multiples of
  * EFS_ALIGN. Blocks. 0 or -errno; -EIO at end of file. */
 errint_t efs_store_read(const struct efs_store *store, uint64_t begin, void *to, size_t bytes);

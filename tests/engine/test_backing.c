@@ -2,9 +2,10 @@
 /*
  * The queue on sources that are not a local file, by the interface of backing.h alone: bytes in memory; objects on
  * servers, where a read is split at the objects' borders and its parts complete on threads of the source, in any order;
- * a source that is slow, returns short reads and fails. Order, raising, cancelling, the window and the bytes are the
- * same on each, and a store is opened from each.
+ * a source that is slow, returns short reads and fails; a backing around one of them. Order, raising, cancelling, the
+ * window and the bytes are the same on each, and a store is opened, verified, unpacked and served from each.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <unistd.h>
@@ -58,10 +59,17 @@ static const struct toy_kind {
     size_t object_bytes; /* 0: one object */
     unsigned servers;    /* 0: wait() serves */
     bool slow_and_short;
+    bool around; /* a backing around it is the queue's */
 } kinds[] = {
-    {"memory", {.align = 1, .best_bytes = 64u << 10, .depth = 8, .joins = true}, 0, 0, false},
-    {"objects", {.align = 1, .best_bytes = 64u << 10, .max_bytes = 256u << 10, .depth = 64}, 96u << 10, SERVERS, false},
-    {"slow", {.align = 1, .best_bytes = 32u << 10, .depth = 4, .joins = true}, 0, SERVERS, true},
+    {"memory", {.align = 1, .best_bytes = 64u << 10, .depth = 8, .joins = true}, 0, 0, false, false},
+    {"objects",
+     {.align = 1, .best_bytes = 64u << 10, .max_bytes = 256u << 10, .depth = 64},
+     96u << 10,
+     SERVERS,
+     false,
+     false},
+    {"slow", {.align = 1, .best_bytes = 32u << 10, .depth = 4, .joins = true}, 0, SERVERS, true, false},
+    {"around slow", {.align = 1, .best_bytes = 32u << 10, .depth = 4, .joins = true}, 0, SERVERS, true, true},
 };
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
@@ -243,6 +251,93 @@ static void toy_close(struct efs_backing *b, bool in_child)
         pthread_join(t->servers[i], NULL);
 }
 
+/* ---- a backing around another one, with reads of its own ---- */
+
+struct around {
+    struct efs_backing b, *inner;
+    unsigned reported;
+    struct around_read {
+        struct efs_backing_read inner, *outer;
+    } reads[EFS_IO_DEPTH_MAX];
+};
+
+static struct around *around_of(struct efs_backing *b)
+{
+    return EFS_CONTAINER(b, struct around, b);
+}
+
+static void around_ended(void *owner, struct efs_backing_read *read, ssize_t result)
+{
+    struct around *a = owner;
+    struct around_read *r = EFS_CONTAINER(read, struct around_read, inner);
+    struct efs_backing_read *outer = r->outer;
+    r->outer = NULL;
+    a->reported++;
+    a->b.info.depth = a->inner->info.depth;
+    if (result == -EIO && a->b.say)
+        a->b.say(a->b.say_arg, "toy: out of order\nhint: play elsewhere");
+    efs_backing_read_ended(&a->b, outer, result);
+}
+
+static void around_start(struct efs_backing *b)
+{
+    struct around *a = around_of(b);
+    efs_backing_start_inner(a->inner, b, around_ended, a);
+    b->info.depth = a->inner->info.depth;
+}
+
+static void around_submit(struct efs_backing *b, struct efs_backing_read *read)
+{
+    struct around *a = around_of(b);
+    unsigned i = 0;
+    while (a->reads[i].outer)
+        i++;
+    a->reads[i].inner = *read;
+    a->reads[i].inner.segment = EFS_NONE;
+    a->reads[i].outer = read;
+    read->own = i;
+    a->inner->ops->submit(a->inner, &a->reads[i].inner);
+}
+
+static void around_wait(struct efs_backing *b)
+{
+    struct around *a = around_of(b);
+    a->inner->ops->wait(a->inner);
+}
+
+static bool around_cancel(struct efs_backing *b, struct efs_backing_read *read)
+{
+    struct around *a = around_of(b);
+    struct around_read *r = &a->reads[read->own];
+    bool cancelled = a->inner->ops->cancel && a->inner->ops->cancel(a->inner, &r->inner);
+    if (cancelled)
+        r->outer = NULL;
+    return cancelled;
+}
+
+static void around_close(struct efs_backing *b, bool in_child)
+{
+    struct around *a = around_of(b);
+    a->inner->ops->close(a->inner, in_child);
+    free(a);
+}
+
+static struct efs_backing *around(struct efs_backing *inner)
+{
+    static const struct efs_backing_ops ops = {.start = around_start,
+                                               .submit = around_submit,
+                                               .wait = around_wait,
+                                               .cancel = around_cancel,
+                                               .close = around_close};
+    struct around *a = calloc(1, sizeof(*a));
+    assert_non_null(a);
+    assert_non_null(inner);
+    a->b = (struct efs_backing){.ops = &ops, .info = inner->info, .direct_fd = -1};
+    a->b.info.registers = false;
+    a->inner = inner;
+    return &a->b;
+}
+
 /* ---- a queue on a source ---- */
 
 struct line {
@@ -266,31 +361,45 @@ static void toy_hold(struct toy *t, bool held)
     pthread_mutex_unlock(&t->lock);
 }
 
-static struct line *line_begin(const struct toy_kind *kind, const unsigned char *bytes, size_t size)
+/* A source of bytes; *backing: it, or one around it. Its servers must be started before it is read. */
+static void toy_begin(struct toy *t, const struct toy_kind *kind, const unsigned char *bytes, size_t size,
+                      struct efs_backing **backing)
 {
     static const struct efs_backing_ops ops = {
         .submit = toy_submit, .wait = toy_wait, .cancel = toy_cancel, .close = toy_close};
-    struct line *l = calloc(1, sizeof(*l));
-    assert_non_null(l);
-    struct toy *t = &l->toy;
-    *t = (struct toy){.b = {.ops = &ops, .info = kind->info}, .kind = kind, .bytes = bytes, .size = size};
+    *t = (struct toy){
+        .b = {.ops = &ops, .info = kind->info, .direct_fd = -1}, .kind = kind, .bytes = bytes, .size = size};
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->changed, NULL);
+    for (unsigned i = 0; i < kind->servers; i++)
+        assert_int_equal(pthread_create(&t->servers[i], NULL, toy_server, t), 0);
+    *backing = kind->around ? around(&t->b) : &t->b;
+}
+
+static void toy_end(struct toy *t)
+{
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->changed);
+}
+
+static struct line *line_begin(const struct toy_kind *kind, const unsigned char *bytes, size_t size)
+{
+    struct line *l = calloc(1, sizeof(*l));
+    struct efs_backing *backing;
+    assert_non_null(l);
+    toy_begin(&l->toy, kind, bytes, size, &backing);
     sem_init(&l->ended, 0, 0);
     sem_init(&l->held, 0, 0);
     sem_init(&l->go, 0, 0);
-    const struct efs_io_options options = {.backing = &t->b, .stats = &l->stats};
+    const struct efs_io_options options = {.backing = backing, .stats = &l->stats};
     assert_int_equal(efs_io_queue_start(&options, &l->queue), 0);
-    for (unsigned i = 0; i < kind->servers; i++)
-        assert_int_equal(pthread_create(&t->servers[i], NULL, toy_server, t), 0);
     return l;
 }
 
 static void line_end(struct line *l)
 {
     efs_io_queue_stop(l->queue);
-    pthread_mutex_destroy(&l->toy.lock);
-    pthread_cond_destroy(&l->toy.changed);
+    toy_end(&l->toy);
     sem_destroy(&l->ended);
     sem_destroy(&l->held);
     sem_destroy(&l->go);
@@ -468,6 +577,13 @@ TEST(reads_that_block)
         unsigned char to[3000];
         assert_int_equal(efs_io_read_sync(l->queue, 123457, to, sizeof(to)), 0);
         assert_memory_equal(to, source + 123457, sizeof(to));
+        unsigned char *long_to = malloc(SOURCE_BYTES);
+        assert_non_null(long_to);
+        assert_int_equal(efs_io_read_sync(l->queue, 0, long_to, SOURCE_BYTES), 0); /* in pieces */
+        assert_memory_equal(long_to, source, SOURCE_BYTES);
+        assert_true(atomic_load(&l->stats.disk_reads) >= SOURCE_BYTES / kinds[k].info.best_bytes);
+        assert_int_equal(efs_io_read_sync(l->queue, 1, long_to, SOURCE_BYTES), -EIO);
+        free(long_to);
         assert_int_equal(efs_io_read_sync(l->queue, SOURCE_BYTES - 1, to, 2), -EIO);
         assert_int_equal(efs_io_read_sync(l->queue, 0, to, 0), 0);
         line_end(l);
@@ -515,6 +631,87 @@ TEST(store_is_opened)
     efs_store_close(file);
     free(image);
     fixture_end(&model);
+}
+
+/* All readers of a store by one backing: superblock, tables, verify, unpack; then the engine, which takes the backing
+ * over: whole files, small reads, experts. */
+static void serve(const struct fixture *model, struct efs_backing *backing, size_t bytes)
+{
+    const struct stat st = {.st_mode = 0444, .st_dev = 77};
+    const struct efs_options options = {.workers = 2, .budget_bytes = 64u << 20, .no_state = true};
+    struct efs_error err = {""};
+    struct efs_store *store;
+    struct efs_store_info info;
+    struct efs *fs;
+    uint64_t damaged = 1;
+    char out[400], command[1400];
+    assert_int_equal(efs_store_open_backing("toy", bytes, &st, backing, &store, &err), 0);
+    efs_store_info(store, &info);
+    assert_int_equal(info.device, 77);
+    assert_int_equal(info.mode, 0444);
+    assert_int_equal(efs_store_verify(store, true, 2, NULL, NULL, NULL, &damaged, &err), 0);
+    assert_int_equal(damaged, 0);
+    snprintf(out, sizeof(out), "%s/out", model->directory);
+    assert_int_equal(efs_store_unpack(store, out, false, 2, NULL, NULL, &err), 0);
+    snprintf(command, sizeof(command), "diff -r '%s' '%s' && rm -r '%s'", model->source, out, out);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(efs_open_store(store, &options, &fs, &err), 0);
+    assert_true(fixture_check_files(model, fs) > 0);
+    assert_int_equal(
+        efs_store_verify((struct efs_store *)(uintptr_t)efs_get_store(fs), true, 2, NULL, NULL, NULL, &damaged, &err),
+        0); /* by the engine's queue */
+    struct efs_stats stats = fixture_drain(fs);
+    assert_true(stats.disk_reads > 0);
+    efs_close(fs);
+}
+
+TEST(store_is_served)
+{
+    struct fixture model;
+    size_t bytes;
+    fixture_store(&model, 2, 3, 64, 128);
+    unsigned char *image = fixture_read(model.store, &bytes);
+    for (unsigned k = 0; k < KINDS; k++) {
+        struct toy toy;
+        struct efs_backing *backing;
+        toy_begin(&toy, &kinds[k], image, bytes, &backing);
+        serve(&model, backing, bytes);
+        toy_end(&toy);
+    }
+    /* a file, whose reads are whole pages, alone and in another backing */
+    int fd = open(model.store, O_RDONLY), direct = open(model.store, O_RDONLY | O_DIRECT);
+    assert_true(fd >= 0);
+    const struct efs_backing_file_options file = {.fd = direct >= 0 ? direct : fd, .buffered_fd = fd};
+    serve(&model, efs_backing_file_new(&file), bytes);
+    serve(&model, around(efs_backing_file_new(&file)), bytes);
+    if (direct >= 0)
+        close(direct);
+    close(fd);
+    free(image);
+    fixture_end(&model);
+}
+
+/* What cannot be opened closes the backing. */
+TEST(not_a_store)
+{
+    const struct stat st = {.st_mode = 0444};
+    struct efs_store *store;
+    struct efs_error err = {""};
+    for (unsigned k = 0; k < KINDS; k++) {
+        struct toy toy;
+        struct efs_backing *backing;
+        toy_begin(&toy, &kinds[k], source, SOURCE_BYTES, &backing);
+        assert_int_equal(efs_store_open_backing("toy", SOURCE_BYTES, &st, backing, &store, &err), -EUCLEAN);
+        assert_true(toy.closing);
+        assert_null(store);
+        toy_end(&toy);
+        toy_begin(&toy, &kinds[k], source, SOURCE_BYTES, &backing);
+        toy.bad_end = SOURCE_BYTES;
+        assert_int_equal(efs_store_open_backing("toy", SOURCE_BYTES, &st, backing, &store, &err), -EIO);
+        assert_int_equal(strcmp(err.text, "toy: out of order\nhint: play elsewhere") == 0, kinds[k].around);
+        toy_end(&toy);
+    }
+    assert_int_equal(efs_store_open_backing("toy", SOURCE_BYTES, &st, NULL, &store, &err), -ENOMEM);
 }
 
 TEST_MAIN(setup, teardown)
