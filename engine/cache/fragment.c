@@ -15,6 +15,7 @@
 #define MANY_SHARE 8 /* fragments with more than 1/8 of the pools are evicted before extents */
 #define PROMOTE_MIN 64u
 #define IN_SLAB (EFS_FRAGMENT_SLAB / EFS_GRANULE - 1)
+#define ALL_USED ((UINT64_C(1) << IN_SLAB) - 1)
 
 struct efs_fragment {
     struct efs_fragment *next; /* in its bucket */
@@ -27,9 +28,10 @@ struct efs_fragment {
 struct efs_fragment_slab {
     struct efs_fragment_slab *next; /* newer */
     struct efs_block block;
-    uint32_t count;
+    uint64_t used; /* a bit for each fragment */
     struct efs_fragment fragments[IN_SLAB];
 };
+_Static_assert(IN_SLAB < 64, "a bit for each fragment");
 _Static_assert(sizeof(struct efs_fragment_slab) <= EFS_GRANULE, "the first granule");
 
 struct efs_fragments {
@@ -119,13 +121,13 @@ static void unlink_fragment(struct efs *fs, struct efs_fragment *x)
         fs->extents->at[x->extent].fragments--;
 }
 
-bool efs_fragment_get(struct efs *fs, struct efs_fragment_key key, void *page)
+bool efs_fragment_get(struct efs *fs, struct efs_fragment_key key, size_t begin, size_t bytes, void *dst)
 {
     struct efs_fragment *x = find(fs->fragments, key);
     if (!x)
         return false;
     x->referenced = true;
-    memcpy(page, page_of(x), EFS_GRANULE);
+    efs_copy_locked(fs, dst, page_of(x) + begin, bytes);
     return true;
 }
 
@@ -163,24 +165,22 @@ static void slab_recycle(struct efs *fs)
     struct efs_fragments *f = fs->fragments;
     struct efs_fragment_slab *slab = slab_take_oldest(f);
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < slab->count; i++) {
-        struct efs_fragment *x = &slab->fragments[i], *to = &slab->fragments[kept];
-        unlink_fragment(fs, x);
-        if (!x->referenced || kept == IN_SLAB / 2)
-            continue;
-        if (to != x)
-            memcpy(page_of(to), page_of(x), EFS_GRANULE);
-        *to = (struct efs_fragment){.key = x->key, .extent = x->extent};
-        link_fragment(fs, to);
-        kept++;
+    for (uint64_t left = slab->used; left != 0; left &= left - 1) {
+        struct efs_fragment *x = &slab->fragments[__builtin_ctzll(left)];
+        if (x->referenced && kept < IN_SLAB / 2) {
+            x->referenced = false;
+            kept++;
+        } else {
+            unlink_fragment(fs, x);
+            slab->used ^= left & -left;
+        }
     }
-    slab->count = kept;
     slab_append(f, slab);
 }
 
 bool efs_fragments_have_room(const struct efs *fs)
 {
-    return fs->fragments->newest && fs->fragments->newest->count < IN_SLAB;
+    return fs->fragments->newest && fs->fragments->newest->used != ALL_USED;
 }
 
 bool efs_fragments_may_grow(const struct efs *fs)
@@ -195,7 +195,7 @@ bool efs_fragments_make_room(struct efs *fs, const struct efs_block *block)
     if (block->data) {
         struct efs_fragment_slab *slab = (void *)block->data;
         slab->block = *block;
-        slab->count = 0;
+        slab->used = 0;
         f->slab_count++;
         slab_append(f, slab);
     } else if (f->slab_count > 0) {
@@ -209,17 +209,19 @@ void efs_fragments_add(struct efs *fs, struct efs_fragment_key key, uint32_t ext
     struct efs_fragments *f = fs->fragments;
     if (find(f, key)) /* another read has added it */
         return;
-    struct efs_fragment *x = &f->newest->fragments[f->newest->count++];
+    const uint64_t bit = ~f->newest->used & (f->newest->used + 1);
+    struct efs_fragment *x = &f->newest->fragments[__builtin_ctzll(bit)];
+    f->newest->used |= bit;
     *x = (struct efs_fragment){.key = key, .extent = extent};
-    memcpy(page_of(x), page, EFS_GRANULE);
+    efs_copy_locked(fs, page_of(x), page, EFS_GRANULE);
     link_fragment(fs, x);
 }
 
 static void slab_free(struct efs *fs, struct efs_fragment_slab *slab)
 {
     struct efs_block block = slab->block; /* the slab is in it */
-    for (uint32_t i = 0; i < slab->count; i++)
-        unlink_fragment(fs, &slab->fragments[i]);
+    for (uint64_t left = slab->used; left != 0; left &= left - 1)
+        unlink_fragment(fs, &slab->fragments[__builtin_ctzll(left)]);
     fs->fragments->slab_count--;
     efs_arena_free(&fs->arena, &block);
     efs_changed(fs, EFS_CHANGED_BLOCKS);

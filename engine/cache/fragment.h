@@ -26,8 +26,8 @@ uint64_t efs_fragments_bytes(const struct efs *fs);
 errint_t efs_fragments_build(struct efs *fs); /* 0, -ENOMEM */
 void efs_fragments_destroy(struct efs *fs);
 /* With lock held: */
-/* Copies the fragment to page. false: it is not here. */
-bool efs_fragment_get(struct efs *fs, struct efs_fragment_key key, void *page);
+/* Copies bytes [begin, begin + bytes) of the fragment, by efs_copy_locked(). false: it is not here. */
+bool efs_fragment_get(struct efs *fs, struct efs_fragment_key key, size_t begin, size_t bytes, void *dst);
 /* Whether fragments are evicted before extents. */
 bool efs_fragments_are_many(const struct efs *fs);
 /* Evicts the oldest slab. false: there is none. */
@@ -46,7 +46,7 @@ void efs_fragments_add(struct efs *fs, struct efs_fragment_key key, uint32_t ext
 
 /* ---- extent_load.c ---- */
 /* With lock held: adds a fragment of an extent, if memory is free, or can be freed by evicting fragments or extents
- * that are not needed. The page is copied. */
+ * that are not needed. The page is copied by efs_copy_locked(). */
 void efs_fragment_put(struct efs *fs, struct efs_fragment_key key, uint32_t extent, const void *page);
 
 #endif

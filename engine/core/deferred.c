@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 void efs_log(const struct efs *fs, enum efs_log_level level, const char *format, ...)
 {
@@ -160,6 +161,22 @@ static void deferred_run(struct efs *fs, const struct efs_deferred *d)
 void efs_lock(struct efs *fs)
 {
     pthread_mutex_lock(&fs->lock);
+    fs->copied_bytes = 0;
+}
+
+void efs_copy_begin(struct efs *fs, size_t bytes)
+{
+    if (fs->copied_bytes + bytes <= EFS_LOCKED_COPY_MAX)
+        return;
+    efs_unlock(fs);
+    efs_lock(fs);
+}
+
+void efs_copy_locked(struct efs *fs, void *to, const void *from, size_t bytes)
+{
+    fs->copied_bytes += bytes;
+    assert(fs->copied_bytes <= EFS_LOCKED_COPY_MAX);
+    memcpy(to, from, bytes);
 }
 
 /* Releases the lock, after all retries have run. */

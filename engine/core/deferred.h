@@ -98,6 +98,14 @@ void efs_unlock(struct efs *fs);
  * worker does the other deferred work. */
 void efs_unlock_completion(struct efs *fs);
 
+/* Copies under the lock: as many bytes in one critical section take some 10 us, for which all other threads wait. */
+#define EFS_LOCKED_COPY_MAX (64u << 10)
+/* Lock held, before a copy of this size: if the critical section would have copied more than EFS_LOCKED_COPY_MAX, the
+ * lock is released and taken again, and what the caller has looked up may have changed. */
+void efs_copy_begin(struct efs *fs, size_t bytes);
+/* Lock held: memcpy(). Asserts that the critical section copies no more than EFS_LOCKED_COPY_MAX. */
+void efs_copy_locked(struct efs *fs, void *to, const void *from, size_t bytes);
+
 /* With the lock held: */
 void efs_deferred_init(struct efs_deferred *deferred);
 void efs_changed(struct efs *fs, enum efs_change what);

@@ -43,6 +43,7 @@ struct efs {
     struct efs_estimator *estimator; /* current rates of reads and decodes */
 
     pthread_mutex_t lock; /* use efs_lock() and efs_unlock() */
+    size_t copied_bytes;  /* since it was taken: efs_copy_locked() */
     struct efs_deferred deferred;
     const struct efs_hooks *hooks;
     struct efs_job blocking_job; /* deferred work of the I/O thread's critical sections that may block */

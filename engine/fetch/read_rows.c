@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * read_rows.c - rows of a table of a plain store, by pages: fragments (cache/fragment.h) are the cache of rows. A batch
- * takes the lock twice and wakes the I/O thread once; a read of its own for each row (small.c) takes some ten
- * microseconds of wake-ups more.
+ * takes the lock once for each EFS_LOCKED_COPY_MAX bytes of its rows, and of the pages that it reads, and wakes the I/O
+ * thread once; a read of its own for each row (small.c) takes some ten microseconds of wake-ups more.
  */
 #include "fetch.h"
 #include "fragment.h"
@@ -16,13 +16,12 @@
 #include <semaphore.h>
 #include <string.h>
 
-/* The pages of a row. */
 struct row {
-    struct efs_io io; /* of all its pages; bytes 0: all are here */
+    struct efs_io io; /* of all its pages; bytes 0: all are here, and the row was copied */
     struct batch *batch;
-    uint8_t *pages;
+    uint8_t *pages, *dst;
     uint64_t first; /* number of the first page in the store */
-    uint32_t count, skip, object, shard, extent;
+    uint32_t count, skip, shard, extent;
 };
 
 struct batch {
@@ -57,7 +56,6 @@ static errint_t row_locate(const struct efs *fs, uint32_t file, uint64_t offset,
     if (at.object == EFS_NONE || bytes > at.bytes || fs->store->objects[at.object].group < fs->store->expert_count)
         return -EINVAL;
     const uint64_t shard_bytes = fs->store->sb.shard_elements; /* elements of a plain store are bytes */
-    row->object = at.object;
     row->shard = fs->store->objects[at.object].shard_first + (uint32_t)(at.object_offset / shard_bytes);
     row->extent = span.extent;
     const uint64_t address = fs->store->shards[row->shard].sm_offset + at.object_offset % shard_bytes;
@@ -76,17 +74,28 @@ static void row_read(struct efs_io *io, errint_t error)
         sem_post(&batch->done);
 }
 
+/* Copies a row from fragments. false: some are not here. Lock held, also released and taken again. */
+static bool row_copy(struct efs *fs, const struct row *row, size_t bytes)
+{
+    size_t done = 0, skip = row->skip;
+    for (uint32_t page = 0; page < row->count; page++, skip = 0) {
+        const size_t n = EFS_ALIGN - skip < bytes - done ? EFS_ALIGN - skip : bytes - done;
+        efs_copy_begin(fs, n);
+        if (!efs_fragment_get(fs, key_of(row, page), skip, n, row->dst + done))
+            return false;
+        done += n;
+    }
+    return true;
+}
+
 /* Copies the rows that are in fragments. Returns the reads of the others in a list. */
-static struct efs_io *look_up(struct efs *fs, struct row *rows, uint32_t count, struct batch *batch)
+static struct efs_io *look_up(struct efs *fs, struct row *rows, uint32_t count, size_t bytes, struct batch *batch)
 {
     struct efs_io *first = NULL;
     efs_lock(fs);
     for (struct row *row = rows + count; row-- > rows;) {
-        uint32_t page = 0;
-        while (page < row->count && efs_fragment_get(fs, key_of(row, page), row->pages + (size_t)page * EFS_ALIGN))
-            page++;
         row->io = (struct efs_io){.offset = row->first * EFS_ALIGN,
-                                  .bytes = page < row->count ? (size_t)row->count * EFS_ALIGN : 0,
+                                  .bytes = row_copy(fs, row, bytes) ? 0 : (size_t)row->count * EFS_ALIGN,
                                   .data = row->pages,
                                   .segment = EFS_NONE,
                                   .class = EFS_IO_DEMAND,
@@ -102,13 +111,27 @@ static struct efs_io *look_up(struct efs *fs, struct row *rows, uint32_t count, 
     return first;
 }
 
-/* Reads all rows to their pages, and keeps those that were not in memory. */
-static errint_t read_pages(struct efs *fs, struct row *rows, uint32_t count)
+/* Keeps the pages that were read, and copies the rows from them. */
+static void keep(struct efs *fs, const struct row *rows, uint32_t count, size_t bytes)
+{
+    efs_lock(fs);
+    for (const struct row *row = rows; row < rows + count; row++)
+        for (uint32_t page = 0; row->io.bytes > 0 && page < row->count; page++) {
+            efs_copy_begin(fs, EFS_ALIGN);
+            efs_fragment_put(fs, key_of(row, page), row->extent, row->pages + (size_t)page * EFS_ALIGN);
+        }
+    efs_unlock(fs);
+    for (const struct row *row = rows; row < rows + count; row++)
+        if (row->io.bytes > 0)
+            memcpy(row->dst, row->pages + row->skip, bytes);
+}
+
+static errint_t read_all(struct efs *fs, struct row *rows, uint32_t count, size_t bytes)
 {
     struct batch batch = {.pending = 0};
     if (sem_init(&batch.done, 0, 0) < 0)
         return -errno;
-    struct efs_io *reads = look_up(fs, rows, count, &batch);
+    struct efs_io *reads = look_up(fs, rows, count, bytes, &batch);
     const uint32_t missing = batch.pending;
     if (reads) {
         efs_io_submit(fs->io, reads);
@@ -119,14 +142,9 @@ static errint_t read_pages(struct efs *fs, struct row *rows, uint32_t count)
     efs_count(fs->stats, reads_m, missing);
     efs_count(fs->stats, reads_c, count - missing);
     efs_count(fs->stats, reads_small, count);
-    if (batch.error < 0 || missing == 0)
-        return batch.error;
-    efs_lock(fs);
-    for (const struct row *row = rows; row < rows + count; row++)
-        for (uint32_t page = 0; row->io.bytes > 0 && page < row->count; page++)
-            efs_fragment_put(fs, key_of(row, page), row->extent, row->pages + (size_t)page * EFS_ALIGN);
-    efs_unlock(fs);
-    return 0;
+    if (batch.error == 0 && missing > 0)
+        keep(fs, rows, count, bytes);
+    return batch.error;
 }
 
 errint_t efs_read_rows(struct efs *fs, uint32_t file, const struct efs_row *rows, uint32_t count, size_t bytes,
@@ -140,16 +158,14 @@ errint_t efs_read_rows(struct efs *fs, uint32_t file, const struct efs_row *rows
     struct row *own = (struct row *)(void *)(pages + (size_t)count * pages_max(bytes) * EFS_ALIGN);
     errint_t rc = file < fs->view.file_count ? 0 : -EBADF;
     for (uint32_t i = 0; rc == 0 && i < count; i++) {
-        own[i] = (struct row){.pages = pages + (size_t)i * pages_max(bytes) * EFS_ALIGN};
+        own[i] = (struct row){.pages = pages + (size_t)i * pages_max(bytes) * EFS_ALIGN, .dst = rows[i].dst};
         rc = row_locate(fs, file, rows[i].offset, bytes, &own[i]);
     }
     if (rc < 0)
         return rc;
     efs_in_flight_begin(fs);
     efs_count(fs->stats, reads, count);
-    rc = read_pages(fs, own, count);
-    for (uint32_t i = 0; rc == 0 && i < count; i++)
-        memcpy(rows[i].dst, own[i].pages + own[i].skip, bytes);
+    rc = read_all(fs, own, count, bytes);
     efs_count(fs->stats, read_errors, rc < 0 ? count : 0);
     efs_count(fs->stats, read_bytes, rc < 0 ? 0 : count * bytes);
     efs_in_flight_end(fs);

@@ -113,17 +113,18 @@ static struct efs_fragment_key checks_key(const struct efs_check_place *place)
 }
 
 /* Copies fragments to the pages that were added, and adds the pages of the checksums of those that are missing. Lock
- * held. false: the slot is full. */
+ * held, also released and taken again. false: the slot is full. */
 static bool look_up(struct slot *slot)
 {
     for (uint32_t i = slot->looked_up; i < slot->page_count; i++) {
         struct slot_page *page = &slot->pages[i];
         uint32_t same = find_page(slot, page->key, i);
+        efs_copy_begin(slot->fs, EFS_ALIGN);
         if (same < i && !slot->pages[same].missing) {
-            memcpy(page_memory(slot, i), page_memory(slot, same), EFS_ALIGN);
+            efs_copy_locked(slot->fs, page_memory(slot, i), page_memory(slot, same), EFS_ALIGN);
             continue;
         }
-        page->missing = !efs_fragment_get(slot->fs, page->key, page_memory(slot, i));
+        page->missing = !efs_fragment_get(slot->fs, page->key, 0, EFS_ALIGN, page_memory(slot, i));
         if (!page->missing || page->key.chunk == EFS_NONE || slot->fs->store->plain)
             continue;
         struct efs_check_place place = check_of(slot, page);
@@ -154,14 +155,16 @@ static bool pages_are_good(const struct slot *slot)
     return true;
 }
 
-/* Makes the pages that were read fragments. Lock held. */
+/* Makes the pages that were read fragments. Lock held, also released and taken again. */
 static void put_pages(struct slot *slot)
 {
     for (uint32_t i = 0; i < slot->page_count; i++) {
         struct slot_page *page = &slot->pages[i];
-        if (page->missing)
-            efs_fragment_put(slot->fs, page->key, page->key.chunk == EFS_NONE ? EFS_NONE : slot->read->extent,
-                             page_memory(slot, i));
+        if (!page->missing)
+            continue;
+        efs_copy_begin(slot->fs, EFS_ALIGN);
+        efs_fragment_put(slot->fs, page->key, page->key.chunk == EFS_NONE ? EFS_NONE : slot->read->extent,
+                         page_memory(slot, i));
         page->missing = false;
     }
 }

@@ -195,8 +195,8 @@ static void thread_save(struct efs_plan_thread *s)
         efs_history_free(&all);
         return;
     }
+    efs_history_copy(&all, &s->history); /* which only this thread changes */
     efs_lock(fs);
-    efs_history_copy(&all, &s->history);
     efs_history_add(&all, &s->recent);
     uint64_t requests = s->requests;
     efs_unlock(fs);

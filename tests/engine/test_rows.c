@@ -71,25 +71,30 @@ static uint64_t disk_bytes(struct efs *fs)
     return fixture_drain(fs).disk_bytes;
 }
 
-/* Reads a batch of rows and compares them. numbers: of the rows; [count], at most BATCH. */
-static void check_rows(struct efs *fs, const uint64_t *numbers, unsigned count)
+/* Reads a batch of rows of this size and compares them. numbers: of the rows; [count], at most BATCH. */
+static void check_rows_of(struct efs *fs, const uint64_t *numbers, unsigned count, size_t row_bytes)
 {
-    uint8_t *got = malloc(count * ROW_BYTES);
-    void *scratch = malloc(efs_rows_scratch_bytes(count, ROW_BYTES));
+    uint8_t *got = malloc(count * row_bytes);
+    void *scratch = malloc(efs_rows_scratch_bytes(count, row_bytes));
     struct efs_row rows[BATCH];
     uint32_t file = fixture_file_named(fs, "model.safetensors");
     for (unsigned i = 0; i < count; i++)
-        rows[i] = (struct efs_row){table + numbers[i] * ROW_BYTES, got + i * ROW_BYTES};
-    errint_t rc = efs_read_rows(fs, file, rows, count, ROW_BYTES, scratch);
+        rows[i] = (struct efs_row){table + numbers[i] * row_bytes, got + i * row_bytes};
+    errint_t rc = efs_read_rows(fs, file, rows, count, row_bytes, scratch);
     bool same = rc == 0;
     for (unsigned i = 0; same && i < count; i++)
-        same = memcmp(rows[i].dst, raw + rows[i].offset, ROW_BYTES) == 0;
+        same = memcmp(rows[i].dst, raw + rows[i].offset, row_bytes) == 0;
     if (!same) {
         fprintf(stderr, "rows differ, or error %d\n", rc);
         abort(); /* works on any thread, unlike cmocka's assertions */
     }
     free(scratch);
     free(got);
+}
+
+static void check_rows(struct efs *fs, const uint64_t *numbers, unsigned count)
+{
+    check_rows_of(fs, numbers, count, ROW_BYTES);
 }
 
 static void draw(uint64_t *numbers, unsigned count, uint64_t *state)
@@ -133,6 +138,25 @@ TEST(rows)
     assert_int_equal(s.reads_small, 2 * BATCH);
     assert_int_equal(s.reads, s.reads_c + s.reads_m);
     efs_close(fs);
+}
+
+/* Rows of any size, cold and from memory. However many bytes they have, no critical section copies more than
+ * EFS_LOCKED_COPY_MAX, which efs_copy_locked() asserts. */
+TEST(sizes)
+{
+    static const size_t sizes[] = {1, PAGE, 3 * PAGE + 1, 70000, EFS_ROW_BYTES_MAX - 1, EFS_ROW_BYTES_MAX};
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct efs *fs = open_in_place(0);
+        uint64_t numbers[BATCH], count = TABLE_BYTES / sizes[i] < BATCH ? TABLE_BYTES / sizes[i] : BATCH;
+        for (unsigned k = 0; k < count; k++)
+            numbers[k] = count - 1 - k;
+        for (unsigned again = 0; again < 3; again++)
+            check_rows_of(fs, numbers, (unsigned)count, sizes[i]);
+        struct efs_stats s = fixture_drain(fs);
+        assert_true(s.reads_c > 0);
+        assert_int_equal(s.reads, s.reads_c + s.reads_m);
+        efs_close(fs);
+    }
 }
 
 static void *crowd_read(void *arg)

@@ -243,13 +243,11 @@ static void *crowd_read(void *arg)
     return NULL;
 }
 
-/* Many threads, more than slots, at the smallest budget, which is raised and lowered meanwhile. */
-TEST(crowd)
+/* Opens a store with the smallest budget, in steps of a MiB. */
+static struct efs *open_smallest(uint64_t *budget_bytes)
 {
-    enum { THREADS = 24 };
-    struct efs_options options = {.workers = 2, .no_state = true, .budget_bytes = 1};
+    struct efs_options options = {.workers = 2, .no_state = true};
     struct efs_error err = {""};
-    struct efs_stats s;
     struct efs *fs = NULL;
     for (uint64_t mib = 1; !fs && mib < 200; mib++) {
         options.budget_bytes = mib << 20;
@@ -257,6 +255,18 @@ TEST(crowd)
             fs = NULL;
     }
     assert_non_null(fs);
+    *budget_bytes = options.budget_bytes;
+    return fs;
+}
+
+/* Many threads, more than slots, at the smallest budget, which is raised and lowered meanwhile. */
+TEST(crowd)
+{
+    enum { THREADS = 24 };
+    struct efs_error err = {""};
+    struct efs_stats s;
+    uint64_t budget_bytes;
+    struct efs *fs = open_smallest(&budget_bytes);
     pthread_t threads[THREADS];
     struct crowd crowd[THREADS];
     for (unsigned t = 0; t < THREADS; t++) {
@@ -265,7 +275,7 @@ TEST(crowd)
     }
     for (unsigned i = 0; i < 6; i++) {
         char text[32];
-        snprintf(text, sizeof(text), "%llu", (unsigned long long)(options.budget_bytes + (i % 2 ? 0 : 24 * MIB)));
+        snprintf(text, sizeof(text), "%llu", (unsigned long long)(budget_bytes + (i % 2 ? 0 : 24 * MIB)));
         assert_int_equal(efs_set(fs, "budget", text, NULL, &err), 0);
         check_random(fs, 0, 60, &seed);
     }
@@ -302,6 +312,35 @@ TEST(eviction)
         assert_true(round == 0 || (fragments_of(fs) == 0 && fs->arena.used_bytes == 0));
         efs_unlock(fs);
     }
+    efs_close(fs);
+}
+
+/* With a budget for a few slabs, the oldest one is used again. Up to half of its fragments stay, if they were read,
+ * where they are: no critical section copies more than EFS_LOCKED_COPY_MAX, which efs_copy_locked() asserts. */
+TEST(second_chance)
+{
+    enum { PAGES = 4000, NEAR = 100 };
+    uint64_t budget_bytes;
+    struct efs *fs = open_smallest(&budget_bytes);
+    uint8_t page[PAGE], got[PAGE];
+    unsigned left = 0;
+    for (unsigned i = 0; i < PAGES; i++) {
+        memset(page, (int)(i * 7 % 251), PAGE);
+        efs_lock(fs);
+        efs_fragment_put(fs, (struct efs_fragment_key){i, 1}, EFS_NONE, page);
+        for (unsigned k = i < NEAR ? 0 : i - NEAR; k < i; k++)
+            efs_fragment_get(fs, (struct efs_fragment_key){k, 1}, 0, 1, got);
+        efs_unlock(fs);
+    }
+    for (unsigned i = 0; i < PAGES; i++) {
+        efs_lock(fs);
+        bool here = efs_fragment_get(fs, (struct efs_fragment_key){i, 1}, 0, PAGE, got);
+        efs_unlock(fs);
+        memset(page, (int)(i * 7 % 251), PAGE);
+        assert_true(!here || memcmp(got, page, PAGE) == 0);
+        left += here;
+    }
+    assert_in_range(left, NEAR / 2, PAGES / 2);
     efs_close(fs);
 }
 
