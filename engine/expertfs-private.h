@@ -258,8 +258,8 @@ errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
 
 /* A text, which the caller frees: "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value`
  * lines; "predict" (benefit of prefetch) as such lines and a table; "sched" (the latest reads and decodes of experts),
- * a line each; "trace" (the latest requests as a .route trace, empty before the first pass). -ENODATA: no such text;
- * -ENOMEM. */
+ * a line each; "trace" (the latest requests as a .route trace, empty before the first pass); "layers" (the tensors of
+ * all experts, constant). -ENODATA: no such text; -ENOMEM. */
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 /* Print a size in powers of 1024 with three digits, "1.70 GiB" or "512 B", into text, of EFS_SIZE_TEXT bytes; returns
  * text. */
@@ -267,6 +267,7 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
 char *efs_size_text(uint64_t bytes, char *text);
 /* Print a path for such a line or a label of Prometheus: a newline as \n, and \ before " and \. */
 void efs_print_escaped(FILE *out, const char *text);
+void efs_print_escaped_bytes(FILE *out, const char *text, size_t bytes);
 /* The absolute path of an existing file, without symbolic links; the caller frees it; NULL after an error. -EXDEV: no
  * other path than the given one leads to the file. Errors of realpath(3). */
 errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *err);
@@ -331,8 +332,6 @@ void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
 /* The same for those of requests that hold nothing and wait for memory that other programs hold: arrived gets -EDEADLK.
  * The caller has decided that those do not release it in time. Returns the number of experts. */
 uint32_t efs_requests_refuse(struct efs *fs, efs_cancelled_fn *chosen);
-/* Whether the first request that waits does so because pinned memory leaves no room for it. */
-bool efs_memory_short(struct efs *fs);
 /* From now on, calls this when a request starts to wait so, and each time that it is tried again. progressed: since the
  * last call, one that waited was admitted in its turn, or pinned memory became less than it was since then. Experts
  * that are dropped and requested again while another program holds them are no progress. With the engine's lock held:

@@ -179,6 +179,33 @@ struct efs_tensor {
     uint32_t shard_count, shard_elements;
 };
 
+/* Part of a tensor in its expert, by the end of its name: gate_proj, w1, ffn_gate_exps, ...; OTHER: not known. */
+enum efs_role {
+    EFS_ROLE_GATE,
+    EFS_ROLE_UP,
+    EFS_ROLE_DOWN,
+    EFS_ROLE_GATE_BIAS,
+    EFS_ROLE_UP_BIAS,
+    EFS_ROLE_DOWN_BIAS,
+    EFS_ROLE_IN, /* wi and wo of Switch */
+    EFS_ROLE_OUT,
+    EFS_ROLE_OTHER
+};
+EFS_API enum efs_role efs_tensor_role(const char *name);
+
+/* An expert as it is listed. */
+struct efs_listed_expert {
+    const char *stack; /* terminated; "" for models with one */
+    uint32_t layer, expert;
+    const struct efs_tensor *tensors; /* in the order of its file, without data and shards */
+    uint32_t tensor_count;
+};
+/* List all experts of a mount or a store in the order of stack, layer and number, with their tensors, without loading
+ * any. The caller frees *experts, and with it all that it points to, by free(3). Blocks. -EUCLEAN: the mount sends a
+ * wrong list; -ENOENT: its daemon is older than this call; -ENOMEM. */
+EFS_API errint_t efs_client_experts(struct efs_client *client, struct efs_listed_expert **experts, uint32_t *count,
+                                    struct efs_error *err);
+
 struct efs_client_request;
 /*
  * Request experts of a layer by their numbers in it, each once, as in experts/L03/E017.safetensors. stack is "" for
@@ -313,6 +340,10 @@ struct efs_expert_info {
 };
 EFS_API uint32_t efs_expert_count(const struct efs *fs);
 EFS_API errint_t efs_expert_info(struct efs *fs, struct efs_expert_id expert, struct efs_expert_info *info);
+
+/* Whether the first request that waits does so because memory in use leaves no room for it: experts that callers hold,
+ * and loads in flight. If all of them are the caller's own it waits for itself. */
+EFS_API bool efs_memory_short(struct efs *fs);
 
 /*
  * Settings by name: those of the root in expertfs-proc(5), such as budget, with values such as "8G". A smaller budget

@@ -20,7 +20,7 @@ static const struct {
     STRUCT(efs_coded_shard),  STRUCT(efs_tensor),        STRUCT(efs_routing),        STRUCT(efs_expert_id),
     STRUCT(efs_file_info),    STRUCT(efs_expert_info),   STRUCT(efs_stats),          STRUCT(efs_route_to),
     STRUCT(efs_mixture),      STRUCT(efs_router_output), STRUCT(efs_gpu_options),    STRUCT(efs_gpu_stats),
-    STRUCT(efs_pack_options), STRUCT(efs_pack_row),      STRUCT(efs_pack_report),
+    STRUCT(efs_pack_options), STRUCT(efs_pack_row),      STRUCT(efs_pack_report),    STRUCT(efs_listed_expert),
 };
 
 size_t efs_struct_bytes(const char *name)

@@ -156,15 +156,20 @@ const char *efs_nearer_word(const char *word, const char *best, const char *cand
     return near && (!best || edits < edit_distance(word, best)) ? candidate : best;
 }
 
-void efs_print_escaped(FILE *out, const char *text)
+void efs_print_escaped_bytes(FILE *out, const char *text, size_t bytes)
 {
-    for (; *text; text++)
+    for (const char *end = text + bytes; text < end; text++)
         if (*text == '\\' || *text == '"')
             fprintf(out, "\\%c", *text);
         else if (*text == '\n')
             fputs("\\n", out);
         else
             fputc(*text, out);
+}
+
+void efs_print_escaped(FILE *out, const char *text)
+{
+    efs_print_escaped_bytes(out, text, strlen(text));
 }
 
 errint_t efs_parse_size(const char *text, uint64_t *bytes)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* client.c - one set of calls for a mount, a store in this process and a device: each is forwarded to the right one. */
 #include "device_ops.h"
+#include "file_layout.h"
 #include "mount.h"
 #include "expertfs-private.h"
 #include "owner.h"
@@ -136,6 +137,23 @@ errint_t efs_client_attach(struct efs_client *client, struct efs_device *device,
 struct efs_device *efs_client_device(const struct efs_client *client)
 {
     return client->device;
+}
+
+errint_t efs_client_experts(struct efs_client *client, struct efs_listed_expert **experts, uint32_t *count,
+                            struct efs_error *err)
+{
+    char *text = NULL;
+    size_t bytes;
+    *experts = NULL;
+    *count = 0;
+    errint_t rc = efs_client_check(client, err);
+    if (rc < 0)
+        return rc;
+    rc = client->mount ? efs_mount_layers(client->mount, &text) : efs_describe(client->fs, "layers", &text, &bytes);
+    if (rc == 0)
+        rc = efs_layers_parse(text, experts, count);
+    free(text);
+    return rc < 0 ? efs_fail(err, rc, "the list of experts: %s", strerror(-rc)) : 0;
 }
 
 char efs_client_state(struct efs_client *client, const struct efs_expert_key *key)

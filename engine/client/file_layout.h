@@ -69,6 +69,11 @@ errint_t efs_coded_layout_read(const uint8_t *data, size_t bytes, struct efs_fil
 errint_t efs_coded_tensors(const struct efs_file_layout *layout, const uint8_t *places,
                            struct efs_export_window *const *windows, struct efs_mapped_file *file);
 
+/* ---- layers.c ---- */
+/* Parses the text "layers" of efs_describe(), which it changes, as efs_client_experts() returns it. It is not trusted.
+ * -EUCLEAN, -ENOMEM. */
+errint_t efs_layers_parse(char *text, struct efs_listed_expert **experts, uint32_t *count);
+
 /* ---- tensor_metadata.c ---- */
 /* Reads from __metadata__ the type and shape of tensors that safetensors has no dtype for (ggml types). The header was
  * checked. -ENOMEM. */

@@ -13,6 +13,8 @@
 
 #define CONTROL_BYTES 12288u /* of a control file that are read: .expertfs/config has two paths and some lines */
 
+#define LAYERS_BYTES (32u << 20) /* at most, of .expertfs/layers: twice what a mount holds of open control files */
+
 /* Reads the start of a control file, terminated. Control files have a size of 0: on a FUSE mount, one with a size is a
  * file of the checkpoint, such as a copy of another mount's: -ENODEV. */
 static errint_t mount_read_control(const struct efs_mount *m, const char *path, char text[CONTROL_BYTES])
@@ -29,6 +31,30 @@ static errint_t mount_read_control(const struct efs_mount *m, const char *path, 
     efs_sys_close(fd);
     text[n < 0 ? 0 : n] = '\0';
     return n < 0 ? (errint_t)n : 0;
+}
+
+errint_t efs_mount_layers(const struct efs_mount *m, char **out)
+{
+    size_t used = 0, room = 256u << 10;
+    char *text = efs_sys_malloc(room);
+    int fd = efs_sys_openat(m->root, ".expertfs/layers", O_RDONLY | O_NONBLOCK, 0);
+    ssize_t n = fd < 0 ? fd : text ? 1 : -ENOMEM;
+    while (n > 0 && (n = efs_sys_pread(fd, text + used, room - 1 - used, used)) > 0) {
+        used += (size_t)n;
+        if (room - 1 - used > 0)
+            continue;
+        char *more = room < LAYERS_BYTES ? realloc(text, room *= 2) : NULL;
+        n = more ? n : room < LAYERS_BYTES ? -ENOMEM : -EUCLEAN;
+        text = more ? more : text;
+    }
+    if (fd >= 0)
+        efs_sys_close(fd);
+    if (n == 0)
+        text[used] = '\0';
+    else
+        free(text);
+    *out = n == 0 ? text : NULL;
+    return (errint_t)n;
 }
 
 static errint_t mount_start(struct efs_mount *m, struct efs_error *err)

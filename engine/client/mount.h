@@ -17,6 +17,7 @@
  *     experts.c        the table of experts: their layouts
  *     files.c          the files of experts and their items
  *     file_layout.c, coded_layout.c, tensor_metadata.c: layouts
+ *     layers.c         the list of all experts
  *
  * One lock (efs_mount.lock) guards all of it; it is never held during a system call that may block.
  */
@@ -131,6 +132,9 @@ errint_t efs_mount_new(int root, struct efs_mount **mount, struct efs_error *err
 /* forked: in a forked process, closes the child's descriptors and mappings; does not notify the mount or wait for
  * threads. */
 void efs_mount_free(struct efs_mount *mount, bool forked);
+
+/* The text of .expertfs/layers, terminated; the caller frees it. Blocks. -EUCLEAN: too large; -ENOMEM, -errno. */
+errint_t efs_mount_layers(const struct efs_mount *m, char **text);
 
 /* ---- mount_request.c ---- */
 /* As efs_client_begin(); the caller sets the request's owner. */

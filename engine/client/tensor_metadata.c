@@ -14,18 +14,6 @@
 #include <string.h>
 
 #define PREFIX "expertfs.tensor."
-#define GGML_TYPES 256u
-
-static enum efs_dtype note_ggml_type(const char *name, size_t bytes)
-{
-    for (uint32_t n = 0; n < GGML_TYPES; n++) {
-        enum efs_dtype dtype = efs_dtype_from_ggml(n);
-        const char *known = dtype >= EFS_DTYPE_GGML ? efs_dtype_name(dtype) : "";
-        if (strlen(known) == bytes && memcmp(known, name, bytes) == 0)
-            return dtype;
-    }
-    return EFS_DTYPE_NONE;
-}
 
 /* Parses a list such as "[3, 4]" and returns how many numbers it has; 0: not such a list, or more than 8. *end: the
  * text after it. */
@@ -49,8 +37,8 @@ static void note_apply(struct efs_tensor *t, const char *note)
 {
     uint64_t shape[8], bytes;
     const char *space = strchr(note, ' '), *behind;
-    enum efs_dtype dtype = space ? note_ggml_type(note, (size_t)(space - note)) : EFS_DTYPE_NONE;
-    uint32_t dims = dtype != EFS_DTYPE_NONE ? note_numbers(space + 1, shape, &behind) : 0;
+    enum efs_dtype dtype = space ? efs_dtype_from_name(note, (size_t)(space - note)) : EFS_DTYPE_NONE;
+    uint32_t dims = dtype >= EFS_DTYPE_GGML ? note_numbers(space + 1, shape, &behind) : 0;
     if (dims == 0)
         return;
     uint32_t slice = strncmp(behind, ", slice ", 8) == 0;

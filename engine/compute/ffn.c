@@ -28,10 +28,11 @@ struct ffn {
     struct efs_team *team;
     pthread_mutex_t lock; /* guards the fields below and the experts' phases, ready and finished */
     pthread_cond_t changed;
-    _Atomic unsigned changes; /* incremented at each broadcast of changed; efs_team_spin() polls it */
-    bool fetching;            /* a thread waits for the next expert */
-    uint32_t left, arrived;   /* experts that are not finished; that were waited for */
-    errint_t error;           /* the first; threads then take no more blocks */
+    _Atomic unsigned changes;            /* incremented at each broadcast of changed; efs_team_spin() polls it */
+    bool fetching;                       /* a thread waits for the next expert */
+    uint32_t left, arrived;              /* experts that are not finished; that were waited for */
+    errint_t error;                      /* the first; threads then take no more blocks */
+    const struct efs_ffn_expert *failed; /* the expert that it is of */
     struct efs_ffn_expert experts[];
 };
 
@@ -271,10 +272,12 @@ static void ffn_wait_change(struct ffn *f)
         pthread_cond_wait(&f->changed, &f->lock);
 }
 
-static void ffn_failed(struct ffn *f, errint_t error)
+static void ffn_failed(struct ffn *f, const struct efs_ffn_expert *e, errint_t error)
 {
-    if (f->error == 0)
+    if (f->error == 0) {
         f->error = error;
+        f->failed = e;
+    }
 }
 
 /* Ends a phase whose last block is done: prepares h, or the next tokens, or finishes the expert. Releases the lock
@@ -298,7 +301,7 @@ static void phase_done(struct ffn *f, struct efs_ffn_expert *e, bool down)
     }
     pthread_mutex_lock(&f->lock);
     if (rc < 0)
-        ffn_failed(f, rc);
+        ffn_failed(f, e, rc);
     e->ready = true;
     if (rc == 1) {
         e->finished = true;
@@ -342,7 +345,7 @@ static void ffn_wait_expert(struct ffn *f)
     f->fetching = false;
     f->arrived++;
     if (rc < 0)
-        ffn_failed(f, rc);
+        ffn_failed(f, &f->experts[index], rc);
     else
         f->experts[index].ready = true;
     ffn_broadcast(f);
@@ -373,7 +376,7 @@ static void ffn_work(void *arg, unsigned thread)
         pthread_mutex_lock(&f->lock);
         e->busy_ns += ns;
         if (rc < 0) {
-            ffn_failed(f, rc);
+            ffn_failed(f, e, rc);
             break;
         }
         struct efs_ffn_phase *p = down ? &e->down_phase : &e->up_phase;
@@ -484,6 +487,9 @@ errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, c
     if (rc == 0) {
         efs_team_run(team, ffn_work, f);
         rc = f->error;
+        if (rc < 0 && !err->text[0])
+            efs_fail(err, rc, "layer %u, expert %u could not be run: %s", from->layer, f->failed->route->expert,
+                     efs_ffn_reason(rc));
     }
     if (rc == 0) {
         add_up(f);

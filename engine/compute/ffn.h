@@ -68,6 +68,8 @@ errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, c
 errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
                           struct efs_error *err);
 
+/* Why an expert could not be run, for a message; a hint may follow. */
+const char *efs_ffn_reason(errint_t error);
 /* Whether experts of this kind compute what config.json calls hidden_act; NULL: not named. name: of a tensor, for the
  * message. -EOPNOTSUPP, with err. */
 errint_t efs_ffn_check_act(const char *hidden_act, enum efs_ffn_kind kind, const char *name, struct efs_error *err);

@@ -69,10 +69,7 @@ static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *
         rc = efs_ffn_share(from->client, team, from->stack, from->layer, &in.mixture, err);
     efs_ffn_input_end(m, &in, rc);
     if (rc < 0 && !err->text[0])
-        efs_fail(err, rc, "an expert could not be run: %s",
-                 rc == -EUCLEAN  ? "it is damaged\nhint: `expertctl verify` lists all damage of a store"
-                 : rc == -ENOENT ? "there is no such layer, stack or expert"
-                                 : strerror(-rc));
+        efs_fail(err, rc, "an expert could not be run: %s", efs_ffn_reason(rc));
     return rc;
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ffn_expert.c - finds the matrices of an expert by the names of its tensors: gate is gate_proj, w1 or ffn_gate_exps,
- * up is up_proj, w3 or ffn_up_exps, down is down_proj, w2 or ffn_down_exps. Biases select the clamped kind of gpt-oss,
- * the only known family that has any. wi and wo alone are the two matrices of Switch.
+ * ffn_expert.c - finds the matrices of an expert by the roles of its tensors. Biases select the clamped kind of
+ * gpt-oss, the only known family that has any. wi and wo alone are the two matrices of Switch.
  */
 #include "ffn.h"
 
@@ -11,37 +10,6 @@
 
 #include <errno.h>
 #include <string.h>
-
-enum role { ROLE_GATE, ROLE_UP, ROLE_DOWN, ROLE_BIAS /* of gate, up, down */, ROLE_IN = 6, ROLE_OUT, ROLES };
-
-static const char *const names[ROLES][3] = {
-    {"gate_proj", "w1", "ffn_gate_exps"},
-    {"up_proj", "w3", "ffn_up_exps"},
-    {"down_proj", "w2", "ffn_down_exps"},
-    {"gate_proj.bias", "ffn_gate_exps.bias"},
-    {"up_proj.bias", "ffn_up_exps.bias"},
-    {"down_proj.bias", "ffn_down_exps.bias"},
-    {"wi"},
-    {"wo"},
-};
-
-/* Whether name, without a trailing ".weight", ends with a dot and part. */
-static bool is_named(const char *name, const char *part)
-{
-    size_t bytes = strlen(part), end = strlen(name);
-    if (end > 7 && strcmp(name + end - 7, ".weight") == 0)
-        end -= 7;
-    return end > bytes && name[end - bytes - 1] == '.' && memcmp(name + end - bytes, part, bytes) == 0;
-}
-
-static int role_of(const char *name)
-{
-    for (int role = 0; role < ROLES; role++)
-        for (int n = 0; n < 3 && names[role][n]; n++)
-            if (is_named(name, names[role][n]))
-                return role;
-    return -1;
-}
 
 /* Whether the sizes of the shards match shard_elements. A mount may have sent them, so they are not trusted. */
 static bool is_cut_right(const struct efs_tensor *t, uint64_t elements)
@@ -136,17 +104,18 @@ static errint_t read_bias(float **bias, const struct efs_tensor *t, uint64_t cou
 }
 
 /* The kind of expert that these tensors form, and in[]: its gate, up and down, or NULL. -EOPNOTSUPP: no known kind. */
-static errint_t kind_of(const struct efs_tensor *const of[ROLES], const struct efs_tensor *in[3],
+static errint_t kind_of(const struct efs_tensor *const of[EFS_ROLE_OTHER], const struct efs_tensor *in[3],
                         enum efs_ffn_kind *kind)
 {
-    const bool two = of[ROLE_IN] && of[ROLE_OUT], bias = of[ROLE_BIAS] || of[ROLE_BIAS + 1] || of[ROLE_BIAS + 2];
-    const bool any = of[ROLE_GATE] || of[ROLE_UP] || of[ROLE_DOWN];
-    const bool three = of[ROLE_GATE] && of[ROLE_UP] && of[ROLE_DOWN];
+    const bool two = of[EFS_ROLE_IN] && of[EFS_ROLE_OUT],
+               bias = of[EFS_ROLE_GATE_BIAS] || of[EFS_ROLE_GATE_BIAS + 1] || of[EFS_ROLE_GATE_BIAS + 2];
+    const bool any = of[EFS_ROLE_GATE] || of[EFS_ROLE_UP] || of[EFS_ROLE_DOWN];
+    const bool three = of[EFS_ROLE_GATE] && of[EFS_ROLE_UP] && of[EFS_ROLE_DOWN];
     *kind = two ? EFS_FFN_RELU : bias ? EFS_FFN_CLAMPED : EFS_FFN_SWIGLU;
-    in[0] = two ? of[ROLE_IN] : of[ROLE_GATE];
-    in[1] = of[ROLE_UP];
-    in[2] = two ? of[ROLE_OUT] : of[ROLE_DOWN];
-    return two ? (any || bias ? -EOPNOTSUPP : 0) : three && !of[ROLE_IN] && !of[ROLE_OUT] ? 0 : -EOPNOTSUPP;
+    in[0] = two ? of[EFS_ROLE_IN] : of[EFS_ROLE_GATE];
+    in[1] = of[EFS_ROLE_UP];
+    in[2] = two ? of[EFS_ROLE_OUT] : of[EFS_ROLE_DOWN];
+    return two ? (any || bias ? -EOPNOTSUPP : 0) : three && !of[EFS_ROLE_IN] && !of[EFS_ROLE_OUT] ? 0 : -EOPNOTSUPP;
 }
 
 errint_t efs_ffn_check_act(const char *hidden_act, enum efs_ffn_kind kind, const char *name, struct efs_error *err)
@@ -158,6 +127,13 @@ errint_t efs_ffn_check_act(const char *hidden_act, enum efs_ffn_kind kind, const
         return 0;
     return efs_fail(err, -EOPNOTSUPP, "%s: an expert with the activation %.32s; for its tensors %s is computed", name,
                     hidden_act, computed[kind]);
+}
+
+const char *efs_ffn_reason(errint_t error)
+{
+    return error == -EUCLEAN  ? "it is damaged\nhint: `expertctl verify` lists all damage of a store"
+           : error == -ENOENT ? "there is no such layer, stack or expert"
+                              : strerror(-error);
 }
 
 /* Checks the shapes, and that the matrices have one dtype. */
@@ -176,11 +152,11 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
                           struct efs_error *err)
 {
     struct efs_matrix *matrices[3] = {&e->gate, &e->up, &e->down};
-    const struct efs_tensor *of[ROLES] = {NULL}, *in[3];
+    const struct efs_tensor *of[EFS_ROLE_OTHER] = {NULL}, *in[3];
     size_t shards = 0;
     for (uint32_t i = 0; i < count; i++) {
-        int role = role_of(tensors[i].name);
-        if (role < 0 || of[role])
+        const enum efs_role role = efs_tensor_role(tensors[i].name);
+        if (role == EFS_ROLE_OTHER || of[role])
             return efs_fail(err, -EOPNOTSUPP, "%s: not part of an expert of a known kind", tensors[i].name);
         of[role] = &tensors[i];
         shards += tensors[i].shard_count;
@@ -206,8 +182,8 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
     }
     errint_t rc = check_matrices(e, in[0]->name, hidden, err);
     for (int role = 0; role < 3 && rc == 0; role++)
-        if (of[ROLE_BIAS + role])
-            rc = read_bias(&e->bias[role], of[ROLE_BIAS + role], matrices[role]->rows, err);
+        if (of[EFS_ROLE_GATE_BIAS + role])
+            rc = read_bias(&e->bias[role], of[EFS_ROLE_GATE_BIAS + role], matrices[role]->rows, err);
     e->inner = e->gate.rows;
     return rc;
 }

@@ -525,6 +525,8 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
     EFS_C_LOCALE;
+    if (strcmp(what, "layers") == 0)
+        return efs_view_layers(&fs->view, text, bytes);
     errint_t rc = efs_plan_thread_describe(fs, what, text, bytes);
     if (rc == -ENODATA)
         rc = efs_prefetcher_describe(fs, what, text, bytes);

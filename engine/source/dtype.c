@@ -89,6 +89,17 @@ enum efs_dtype efs_dtype_from_safetensors(const char *name)
     return EFS_DTYPE_NONE;
 }
 
+enum efs_dtype efs_dtype_from_name(const char *name, size_t bytes)
+{
+    for (unsigned i = 0; i < EFS_DTYPE_COUNT + COUNT(ggml); i++) {
+        const enum efs_dtype dtype = i < EFS_DTYPE_COUNT ? i : EFS_DTYPE_GGML + i - EFS_DTYPE_COUNT;
+        const struct efs_dtype_info *info = efs_dtype_info(dtype);
+        if (info && strlen(info->name) == bytes && memcmp(info->name, name, bytes) == 0)
+            return dtype;
+    }
+    return EFS_DTYPE_NONE;
+}
+
 enum efs_dtype efs_dtype_from_ggml(uint32_t type)
 {
     for (size_t i = 0; i < COUNT(ggml_plain); i++)

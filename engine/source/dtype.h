@@ -20,6 +20,8 @@ struct efs_dtype_info {
 const struct efs_dtype_info *efs_dtype_info(enum efs_dtype dtype);
 /* The type with this safetensors name; EFS_DTYPE_NONE if unknown. */
 enum efs_dtype efs_dtype_from_safetensors(const char *name);
+/* The type with this name by efs_dtype_name(), of any kind; EFS_DTYPE_NONE if unknown. */
+enum efs_dtype efs_dtype_from_name(const char *name, size_t bytes);
 /* The type with this ggml number; EFS_DTYPE_NONE if it is unknown or withdrawn. */
 enum efs_dtype efs_dtype_from_ggml(uint32_t type);
 

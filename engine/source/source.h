@@ -20,6 +20,7 @@
  *   source_safetensors.c, source_gguf.c   parse the tensors of one file
  *   source_facts.c     what config.json says of the model
  *   source_names.c     the names that are known for experts
+ *   tensor_role.c      the role of a tensor in its expert, by its name
  *   source_pattern.c   other names, by the number of experts in config.json
  *   source_naming.c    sets the experts of one tensor
  *   source_experts.c   assigns tensors to experts

@@ -72,6 +72,8 @@ static inline const struct efs_expert_part *efs_view_expert_parts(const struct e
 uint64_t efs_view_expert_offset(const struct efs_view *view, uint32_t expert, uint32_t object);
 /* Writes the name, such as "L03/E017" or "encoder-L03/E017", truncated to bytes - 1 characters. */
 void efs_view_expert_name(const struct efs_view *view, uint32_t expert, char *text, size_t bytes);
+/* The text "layers" of efs_describe(), which the caller frees. -ENOMEM. */
+errint_t efs_view_layers(const struct efs_view *view, char **text, size_t *bytes);
 /* The number of the expert's file; EFS_NONE if the view is hidden. */
 uint32_t efs_view_expert_file(const struct efs_view *view, uint32_t expert);
 

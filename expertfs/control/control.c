@@ -244,12 +244,10 @@ static void render_tensors(struct efsd *daemon, FILE *out)
         return;
     uint64_t inode = 0;
     for (uint32_t i = 0; i < count; i++) {
-        char name[512];
         inode = i > 0 && list[i].file == list[i - 1].file ? inode : file_inode(daemon, list[i].file);
-        snprintf(name, sizeof(name), "%.*s", (int)list[i].name_bytes, list[i].name);
         fprintf(out, "%-8llu %15llu %15llu %8u %6u ", U(inode), U(list[i].offset), U(list[i].bytes), list[i].experts,
                 list[i].layer);
-        efs_print_escaped(out, name);
+        efs_print_escaped_bytes(out, list[i].name, list[i].name_bytes);
         fputc('\n', out);
     }
     free(list);
@@ -278,6 +276,7 @@ static const struct {
     [EFSD_CONTROL_LOG] = {"log", render_log},
     [EFSD_CONTROL_READERS] = {"readers", render_readers},
     [EFSD_CONTROL_TENSORS] = {"tensors", render_tensors},
+    [EFSD_CONTROL_LAYERS] = {"layers", NULL},
 };
 
 const char *efsd_control_name(enum efsd_control file)

@@ -12,7 +12,7 @@ names = files_below(model)
 mount = Mount(store, "budget=256M,direct_io=on")
 
 check("the names", sorted(os.listdir(mount / ".expertfs")) == [
-    "clients", "config", "experts", "handout", "hint", "log", "metrics", "plan", "pools", "predict", "profile", "readers", "recent", "sched",
+    "clients", "config", "experts", "handout", "hint", "layers", "log", "metrics", "plan", "pools", "predict", "profile", "readers", "recent", "sched",
     "stat", "tensors", "trace", "version", "want"])
 check("they are listed in the root", ".expertfs" in os.listdir(mount.path))
 check("their size is told as 0", os.stat(mount / ".expertfs/stat").st_size == 0)

@@ -77,6 +77,122 @@ TEST(test_store_and_mount)
     efs_client_close(NULL);
 }
 
+/* ---- the list of all experts ---- */
+
+static char *layers_text(void)
+{
+    struct efs_client *client = open_client(model.store);
+    char *text;
+    size_t bytes;
+    assert_int_equal(efs_describe(efs_client_fs(client), "layers", &text, &bytes), 0);
+    efs_client_close(client);
+    return text;
+}
+
+/* What is listed is what a request brings. */
+static void check_list(struct efs_client *client)
+{
+    struct efs_error err = {""};
+    struct efs_listed_expert *list;
+    uint32_t count, loaded;
+    const struct efs_tensor *tensors;
+    assert_int_equal(efs_client_experts(client, &list, &count, &err), 0);
+    assert_int_equal(count, LAYERS * EXPERTS);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct efs_need need = {list[i].expert, 1};
+        assert_int_equal(list[i].layer, i / EXPERTS);
+        assert_int_equal(list[i].expert, i % EXPERTS);
+        assert_string_equal(list[i].stack, "");
+        struct efs_client_request *r = fixture_request(client, list[i].layer, &need, 1, EFS_FORM_FULL);
+        assert_int_equal(efs_client_wait(r), 0);
+        assert_int_equal(efs_client_tensors(r, 0, &tensors, &loaded), 0);
+        assert_int_equal(loaded, list[i].tensor_count);
+        for (uint32_t t = 0; t < loaded; t++) {
+            struct efs_tensor want = tensors[t], got = list[i].tensors[t];
+            assert_string_equal(got.name, want.name);
+            assert_int_equal(efs_tensor_role(got.name), strstr(got.name, "gate_proj") ? EFS_ROLE_GATE
+                                                        : strstr(got.name, "up_proj") ? EFS_ROLE_UP
+                                                                                      : EFS_ROLE_DOWN);
+            got.name = want.name;
+            want.data = NULL;
+            want.shard_elements = want.shard_count = 0;
+            assert_memory_equal(&got, &want, sizeof(want));
+        }
+        efs_client_release(r);
+    }
+    free(list);
+}
+
+TEST(test_list_experts)
+{
+    char *text = layers_text();
+    assert_int_equal(strncmp(text, "stack layer first last dtype shape number name\n- 0 0 7 ", 55), 0);
+    put(".expertfs/layers", text, strlen(text));
+    free(text);
+    const char *const paths[] = {model.store, model.source, mount.directory};
+    for (unsigned i = 0; i < 3; i++) {
+        struct efs_client *client = open_client(paths[i]);
+        check_list(client);
+        efs_client_close(client);
+    }
+}
+
+/* A mount may send anything. */
+TEST(test_list_refused)
+{
+#define HEAD "stack layer first last dtype shape number name\n"
+    static const struct {
+        const char *text;
+        errint_t rc;
+        uint32_t count;
+    } lists[] = {{HEAD, 0, 0},
+                 {HEAD "- 0 0 0 BF16 [2] - a\n", 0, 1},
+                 {HEAD "s 1 8 11 F32 [] 1 e8.w\n", 0, 4},
+                 {HEAD "- 0 0 0 - [7] - a\\nb\n- 1 0 1 ggml:Q4_0 [2,32] - a b\n", 0, 3},
+                 {"", -EUCLEAN, 0},
+                 {"stack", -EUCLEAN, 0},
+                 {HEAD "- 0 0 0 BF16 [2] - a", -EUCLEAN, 0},
+                 {HEAD "- 0 0 0 BF16 [2] - \n", -EUCLEAN, 0},
+                 {HEAD "- 0 1 0 BF16 [2] - a\n", -EUCLEAN, 0},
+                 {HEAD "- 4294967296 0 0 BF16 [2] - a\n", -EUCLEAN, 0},
+                 {HEAD "- 0 0 99999999999999999999 BF16 [2] - a\n", -EUCLEAN, 0},
+                 {HEAD "- 0 0 1048576 BF16 [2] - a\n", -EUCLEAN, 0},
+                 {HEAD "- 0 0 0 XF16 [2] - a\n", -EUCLEAN, 0},
+                 {HEAD "- 0 0 0 BF16 [2,] - a\n", 0, 1},
+                 {HEAD "- 0 0 0 BF16 2 - a\n", -EUCLEAN, 0},
+                 {HEAD "- 0 0 0 BF16 [-2] - a\n", -EUCLEAN, 0},
+                 {HEAD "- 0 0 0 BF16 [9999999999,9999999999] - a\n", -EUCLEAN, 0},
+                 {HEAD "- 0 0 0 BF16 [1,1,1,1,1,1,1,1,1] - a\n", -EUCLEAN, 0},
+                 {HEAD "- 0 0 0 - [] - a\n", -EUCLEAN, 0},
+                 {HEAD "- 0 0 0 BF16 [2] 0 a\n", -EUCLEAN, 0},
+                 {HEAD "- 0 7 9 BF16 [2] 18446744073709551615 a7\n", -EUCLEAN, 0},
+                 {HEAD "- 0 7 9 BF16 [2] 2 a7\n", -EUCLEAN, 0},
+                 {HEAD "- 0 7 9 BF16 [2] 1\n", -EUCLEAN, 0}};
+    struct efs_error err = {""};
+    struct efs_listed_expert *list;
+    struct efs_client *client = open_client(mount.directory);
+    uint32_t count;
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        put(".expertfs/layers", lists[i].text, strlen(lists[i].text));
+        assert_int_equal(efs_client_experts(client, &list, &count, &err), lists[i].rc);
+        assert_int_equal(count, lists[i].count);
+        if (i == 2) {
+            assert_string_equal(list[0].tensors[0].name, "e8.w");
+            assert_string_equal(list[3].tensors[0].name, "e11.w");
+            assert_string_equal(list[3].stack, "s");
+        }
+        if (i == 3)
+            assert_string_equal(list[0].tensors[0].name, "a\nb");
+        free(list);
+    }
+    char path[400];
+    snprintf(path, sizeof(path), "%s/.expertfs/layers", mount.directory);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(efs_client_experts(client, &list, &count, &err), -ENOENT);
+    assert_null(list);
+    efs_client_close(client);
+}
+
 TEST(test_open_errors)
 {
     struct efs_error err = {""};

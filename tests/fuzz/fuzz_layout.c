@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_layout.c - any bytes as the data about an expert that a mount sends to a client: the header of an expert's file,
- * or the layout of a coded expert and the places of its chunks in windows. The parser refuses it, or every tensor and
- * chunk is inside the file or window.
+ * the layout of a coded expert and the places of its chunks in windows, or the list of all experts. The parser refuses
+ * it, or every tensor and chunk is inside the file or window, and every name is terminated in the list's memory.
  *
- * Input: 'f' and a file; or 'c', 4 bytes for each of PLACES places, and a layout.
+ * Input: 'f' and a file; 'c', 4 bytes for each of PLACES places, and a layout; or 'l' and a list.
  */
 #include "file_layout.h"
 #include "fuzz.h"
@@ -104,6 +104,20 @@ static void coded(const uint8_t *data, size_t bytes)
     efs_layout_free(layout);
 }
 
+/* text is terminated. */
+static void list(char *text)
+{
+    struct efs_listed_expert *experts = NULL;
+    uint32_t count = 0;
+    errint_t rc = efs_layers_parse(text, &experts, &count);
+    CHECK(rc == 0 || rc == -EUCLEAN);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(strlen(experts[i].stack) < 1 << 16);
+        check_tensors(experts[i].tensors, experts[i].tensor_count);
+    }
+    free(experts);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0 || size > 1 << 16)
@@ -114,6 +128,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     copy[size - 1] = 0;
     if (data[0] == 'f')
         file(copy, size - 1);
+    else if (data[0] == 'l')
+        list((char *)copy);
     else
         coded(copy, size - 1);
     free(copy);

@@ -68,6 +68,7 @@ same("recent", ["seconds"] + [name for name in counters + gauges if name != "fus
 same("clients: columns", values(section("CLIENTS")), head("clients"))
 same("readers: columns", values(section("READERS")), head("readers"))
 same("tensors: columns", values(section("TENSORS")), head("tensors"))
+same("layers: columns", values(section("LAYERS")), head("layers"))
 same("want", values(section("WANT")), names("want"))
 same("hint", values(section("WANT")), names("hint"))
 table = mount.control("predict").splitlines()
