@@ -128,6 +128,10 @@ void efs_close(struct efs *fs);
 /* Add bytes to reserved_bytes. -ENOMEM: the budget is now below the minimum, which err names, and all reads fail until
  * it is raised. */
 errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err);
+/* Charge bytes of the caller to the budget, as fixed, and end that. The pools shrink for them. -ENOMEM: the rest of the
+ * budget would not hold the memory that is pinned now. Any thread, without a lock that callbacks need. */
+errint_t efs_charge(struct efs *fs, uint64_t bytes);
+void efs_uncharge(struct efs *fs, uint64_t bytes);
 /* Whether the checkpoint itself contains experts/ or .expertfs, so that its experts have no files. */
 bool efs_view_hidden(const struct efs *fs);
 /* A client of a store that the caller has opened, and must close after the client. -ENOMEM. */

@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "buffers.h"
+#include "charge.h"
 #include "counters.h"
 #include "mount.h"
 #include "opens.h"
@@ -40,7 +41,9 @@ struct efsd {
     struct efsd_tree tree;
     struct efsd_buffers buffers;
     size_t buffer_count;
+    size_t unsent_max; /* bytes of packets that clients of the socket do not read */
     struct efsd_opens opens;
+    struct efsd_charge charge; /* of opens */
     struct efsd_kernel kernel;
     struct efsd_counters counters;
     struct efsd_shrink shrink;

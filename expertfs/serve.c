@@ -28,7 +28,7 @@
 #define RECEIVING_THREADS 9u        /* all but one may wait for the disk in a small read */
 #define RECEIVER_BYTES (208u << 10) /* a receiving thread: stack 64 KiB, memory to decode in 112, buffer 16 */
 #define THREAD_BYTES (64u << 10)    /* the stack of another thread: main, export, drop, log */
-#define NAMES_BYTES (256u << 10)    /* reserved for directories and open files, */
+#define NAMES_BYTES (128u << 10)    /* reserved for directories, */
 #define NAME_BYTES 224u             /* and per file for the tree */
 #define MIB (UINT64_C(1) << 20)
 
@@ -43,11 +43,13 @@ static size_t buffer_count(uint64_t budget_bytes)
 static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
-    daemon->buffer_count = buffer_count(options->budget_bytes ? options->budget_bytes : efs_auto_budget());
+    const uint64_t budget = options->budget_bytes ? options->budget_bytes : efs_auto_budget();
+    daemon->buffer_count = buffer_count(budget);
+    daemon->unsent_max = efsd_export_unsent_max(budget);
     struct efs_options engine = {
         .budget_bytes = options->budget_bytes,
         .reserved_bytes = efsd_buffers_bytes(daemon->buffer_count) + daemon->threads * RECEIVER_BYTES +
-                          4 * THREAD_BYTES + NAMES_BYTES,
+                          4 * THREAD_BYTES + NAMES_BYTES + EFSD_CHARGED_BYTES + daemon->unsent_max,
         .per_file_bytes = NAME_BYTES,
         .workers = (unsigned)options->workers,
         .full_pool = true,

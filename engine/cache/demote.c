@@ -201,30 +201,11 @@ static const uint8_t *demotion_raw(const struct efs *fs, uint32_t expert, uint32
     return at == UINT64_MAX ? NULL : fs->full->at[expert].memfile->data + at + efs_extent_begin(fs, extent);
 }
 
-/* Lock held: segments that cannot be released: the minimum of the chunk pool, or those with pinned chunks. */
-static uint64_t segments_minimum_bytes(const struct efs *fs)
-{
-    uint64_t held = 0;
-    for (uint32_t i = 0; i < fs->arena.segment_max; i++)
-        held += fs->arena.segments[i].long_refs != 0;
-    return (held > fs->account.floor_segments ? held : fs->account.floor_segments) * fs->arena.segment_bytes;
-}
-
-/* Charges bytes to the budget, as fixed. false: the rest would not hold the memory that is pinned now, or the largest
- * expert. */
 static bool demotion_reserve(const struct efs_demotion *d, uint64_t bytes)
 {
-    struct efs *fs = d->fs;
-    efs_lock(fs);
-    uint64_t left = fs->account.budget_bytes, least = fs->account.floor_segments * fs->arena.segment_bytes;
-    uint64_t fixed = efs_account_fixed(&fs->account) + bytes, always = fixed + least + d->largest_bytes;
-    uint64_t now = fixed + segments_minimum_bytes(fs) + fs->account.bytes[EFS_ACCOUNT_FULL_PINNED];
-    bool room = always <= left && now <= left;
-    if (room) {
-        efs_account_charge(&fs->account, EFS_ACCOUNT_FIXED, bytes);
-        efs_changed(fs, EFS_CHANGED_LIMITS);
-    }
-    efs_unlock(fs);
+    efs_lock(d->fs);
+    bool room = efs_charge_fixed(d->fs, bytes, d->largest_bytes);
+    efs_unlock(d->fs);
     return room;
 }
 

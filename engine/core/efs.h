@@ -87,6 +87,10 @@ void efs_in_flight_begin(struct efs *fs);
 void efs_in_flight_end(struct efs *fs);
 void efs_in_flight_end_locked(struct efs *fs);
 
+/* Charges bytes to the budget, as fixed; with lock held. false: the rest would not hold the memory that is pinned now,
+ * or an expert of expert_bytes. */
+bool efs_charge_fixed(struct efs *fs, uint64_t bytes, uint64_t expert_bytes);
+
 void efs_log(const struct efs *fs, enum efs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

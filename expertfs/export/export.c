@@ -171,7 +171,8 @@ errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, stru
     *export = NULL;
     if (!h)
         return efs_fail(err, -ENOMEM, "no memory");
-    *h = (struct efsd_export){.daemon = daemon, .socket = {.listening = -1, .base = -1, .directory = -1}};
+    *h = (struct efsd_export){
+        .daemon = daemon, .unsent_max = daemon->unsent_max, .socket = {.listening = -1, .base = -1, .directory = -1}};
     pthread_mutex_init(&h->lock, NULL);
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
     h->stop = eventfd(0, EFD_CLOEXEC);

@@ -32,6 +32,8 @@ void efsd_export_stop(struct efsd_export *export);
 void efsd_export_free(struct efsd_export *export);
 /* Prints a row for each connected client: pid, uid, time of connecting, experts requested and held. Any thread. */
 void efsd_export_print_clients(struct efsd_export *export, FILE *out);
+/* Memory of a mount with this budget for packets that clients do not read; bytes. */
+size_t efsd_export_unsent_max(uint64_t budget_bytes);
 /* Path of the socket; "-" if export is NULL. */
 const char *efsd_export_address(const struct efsd_export *export);
 

@@ -8,8 +8,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define QUEUED_OF_EACH 512u /* packets that may always be queued for a client; more, up to EFS_EXPORT_TAGS for all */
-
 static struct efs_export_answer answer_to(uint32_t tag)
 {
     return (struct efs_export_answer){
@@ -60,31 +58,12 @@ static errint_t client_answer_item(struct efsd_export_client *s, struct efsd_exp
                                                                           : client_answer_full(s, item);
 }
 
-/* Returns the queued packet; NULL: the client was disconnected. */
-static struct efsd_queued_packet *client_queue(struct efsd_export_client *s, struct efsd_export_item *item,
-                                               uint32_t tag, errint_t error)
-{
-    const bool may = s->queued_count < QUEUED_OF_EACH || s->export->queued < EFS_EXPORT_TAGS;
-    struct efsd_queued_packet *queued = may ? calloc(1, sizeof(*queued)) : NULL;
-    if (!queued) { /* the client does not read its answers, or no memory: disconnect it, it would wait forever */
-        shutdown(s->fd, SHUT_RDWR);
-        return NULL;
-    }
-    *queued = (struct efsd_queued_packet){.item = item, .tag = tag, .error = error};
-    *s->queued_end = queued;
-    s->queued_end = &queued->next;
-    s->queued_count++;
-    s->export->queued++;
-    efsd_export_client_poll(s, true);
-    return queued;
-}
-
 void efsd_export_client_refuse(struct efsd_export_client *s, uint32_t tag, errint_t error)
 {
     assert(error < 0);
     errint_t rc = s->queued ? -EAGAIN : client_answer_error(s, tag, error);
     if (rc == -EAGAIN)
-        client_queue(s, NULL, tag, error);
+        efsd_export_client_queue(s, NULL, tag, error);
     else if (rc < 0) /* no memory for a packet: the client would wait forever */
         shutdown(s->fd, SHUT_RDWR);
 }
@@ -99,7 +78,7 @@ void efsd_export_client_report_oversize(struct efsd_export_client *s, struct efs
     if (rc == 0)
         item->told_oversize = item->oversize;
     else if (rc == -EAGAIN)
-        item->queued_oversize = client_queue(s, item, item->tag, 0);
+        item->queued_oversize = efsd_export_client_queue(s, item, item->tag, 0);
     else
         shutdown(s->fd, SHUT_RDWR);
 }
@@ -127,7 +106,7 @@ static struct efsd_drop client_answer(struct efsd_export_client *s, struct efsd_
         return (struct efsd_drop){NULL, 0};
     }
     if (rc == -EAGAIN) {
-        item->queued_answer = client_queue(s, item, tag, 0);
+        item->queued_answer = efsd_export_client_queue(s, item, tag, 0);
         return (struct efsd_drop){NULL, 0};
     }
     efsd_export_item_remove(item);
@@ -166,11 +145,7 @@ void efsd_export_flush(struct efsd_export_client *s)
         pthread_mutex_unlock(&s->export->lock);
         return;
     }
-    struct efsd_queued_packet *all = s->queued;
-    s->queued = NULL;
-    s->queued_end = &s->queued;
-    s->export->queued -= s->queued_count;
-    s->queued_count = 0;
+    struct efsd_queued_packet *all = efsd_export_client_take_queued(s);
     efsd_export_client_poll(s, false);
     while (all) {
         struct efsd_queued_packet *one = all;

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,17 +12,9 @@ void efsd_export_client_unref(struct efsd_export_client *s)
 {
     if (--s->references)
         return;
-    s->export->queued -= s->queued_count;
-    while (s->queued) {
-        struct efsd_queued_packet *queued = s->queued;
-        s->queued = queued->next;
-        if (queued->item)
-            queued->item->queued_answer = queued->item->queued_oversize = NULL;
-        free(queued);
-    }
+    efsd_export_client_forget_unsent(s);
     efs_holder_unref(s->holder);
     free(s->ask);
-    free(s->late);
     free(s->items);
     free(s->window_map);
     free(s);
@@ -127,17 +118,7 @@ static errint_t client_send_collected(struct efsd_export_client *s)
     const uint32_t bytes = h->message_bytes;
     errint_t rc = client_send_packets(s, h->message, bytes);
     h->message_bytes = 0;
-    if (rc != -EAGAIN)
-        return rc;
-    s->late = malloc(bytes);
-    s->late_bytes = bytes;
-    if (!s->late) {
-        shutdown(s->fd, SHUT_RDWR);
-        return -ENOMEM;
-    }
-    memcpy(s->late, h->message, bytes);
-    efsd_export_client_poll(s, true);
-    return -EAGAIN;
+    return rc == -EAGAIN ? efsd_export_client_keep_late(s, h->message, bytes) : rc;
 }
 
 errint_t efsd_export_client_send_late(struct efsd_export_client *s)
@@ -145,8 +126,7 @@ errint_t efsd_export_client_send_late(struct efsd_export_client *s)
     errint_t rc = s->late ? client_send_packets(s, s->late, s->late_bytes) : 0;
     if (rc == -EAGAIN)
         return rc;
-    free(s->late);
-    s->late = NULL;
+    efsd_export_client_late_sent(s);
     return 0;
 }
 
@@ -211,13 +191,6 @@ void efsd_export_close(const struct efsd_export *h, int fd)
         pthread_detach(thread);
     else
         shutdown(fd, SHUT_RDWR); /* and stays open */
-}
-
-void efsd_export_client_poll(const struct efsd_export_client *s, bool room)
-{
-    struct epoll_event event = {.events = EPOLLIN | (room ? EPOLLOUT : 0), .data.ptr = (void *)(uintptr_t)s};
-    if (epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event) < 0 && room)
-        shutdown(s->fd, SHUT_RDWR); /* the client would wait forever */
 }
 
 void efsd_export_print_clients(struct efsd_export *h, FILE *out)

@@ -6,6 +6,7 @@
  *   export_receive.c  packets of a client; the end of its connection
  *   export_client.c   the experts and windows of a client; sending packets
  *   export_tags.c     the experts of a client by tag
+ *   export_unsent.c   packets that clients do not read
  *   export_short.c    memory is short: how long requests wait for clients to drop experts
  *   export_answer.c   answers, sent by the thread on which the engine completes a request
  *   export_coded.c    answers for coded experts
@@ -86,7 +87,7 @@ struct efsd_export_client {
     uint8_t *late; /* a message that did not fit into its socket: nothing else is sent before it; NULL: none */
     uint32_t late_bytes;
     struct efsd_queued_packet *queued, **queued_end;
-    uint32_t queued_count;
+    size_t unsent_bytes;         /* memory of late and queued; see export_unsent.c */
     struct efsd_export_ask *ask; /* export thread; NULL: none yet */
     uint64_t heard_at;           /* last packet received; see export_short.c */
     bool silent;
@@ -109,7 +110,7 @@ struct efsd_export {
     uint32_t message_bytes;
     uint8_t message[EFS_EXPORT_MESSAGE_BYTES];
     uint32_t pending, experts;         /* of all clients */
-    uint32_t queued;                   /* packets, of all clients */
+    size_t unsent_bytes, unsent_max;   /* of all clients */
     uint32_t pending_max, experts_max; /* by the budget when a client connects */
     struct efsd_socket socket;
     int epoll, stop, timer;
@@ -154,9 +155,6 @@ errint_t efsd_export_client_send_late(struct efsd_export_client *client);
 bool efsd_export_client_sends_descriptors(const struct efsd_export_client *client);
 /* Closes a connection. If its client can send descriptors, queued packets may have some: a thread closes them. */
 void efsd_export_close(const struct efsd_export *export, int fd);
-/* Polls the client for input and, if room, for space in its socket. If polling for space fails, disconnects the
- * client. */
-void efsd_export_client_poll(const struct efsd_export_client *client, bool room);
 
 /* ---- export_tags.c: lock held ---- */
 /* The PENDING or EXPORTED expert of the tag, or NULL. */
@@ -168,6 +166,21 @@ void efsd_export_item_remove(struct efsd_export_item *item);
 struct efsd_export_item *efsd_export_item_pop(struct efsd_export_client *client, uint32_t *list);
 /* EXPORTED experts. */
 uint32_t efsd_export_items_held(const struct efsd_export_client *client);
+
+/* ---- export_unsent.c: lock held ---- */
+/* Queues the answer or the oversize packet of an item, or an error for a tag without one (item NULL). NULL: the client
+ * was disconnected. Takes all that is queued off the list; the caller frees each. */
+struct efsd_queued_packet *efsd_export_client_queue(struct efsd_export_client *client, struct efsd_export_item *item,
+                                                    uint32_t tag, errint_t error);
+struct efsd_queued_packet *efsd_export_client_take_queued(struct efsd_export_client *client);
+/* Copies the message to client->late. -EAGAIN: it is sent later; -ENOMEM: the client was disconnected. Frees it. */
+errint_t efsd_export_client_keep_late(struct efsd_export_client *client, const uint8_t *message, uint32_t bytes);
+void efsd_export_client_late_sent(struct efsd_export_client *client);
+/* Polls the client for input and, if room, for space in its socket. If polling for space fails, disconnects the
+ * client. */
+void efsd_export_client_poll(const struct efsd_export_client *client, bool room);
+/* Frees late and queued. The client is disconnected, or was. */
+void efsd_export_client_forget_unsent(struct efsd_export_client *client);
 
 /* ---- export_receive.c ---- */
 /* Receives packets of the client. May end the connection and free the client. */

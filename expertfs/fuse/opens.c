@@ -15,14 +15,19 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "caller.h"
 #include "control.h"
 #include "daemon.h"
+#include "expertfs-stats.h"
 #include "log.h"
 
-/* Control files are opened while the texts of the open ones are smaller: any user may open them. */
-#define TEXT_BYTES_MAX (16u << 20)
+/* Control files are opened while the texts of the open ones are smaller than this, and than this share of the budget at
+ * the mount: any user may open them. */
+#define TEXTS_MOST (16u << 20)
+#define TEXTS_SHARE 16u
+#define OPEN_BYTES (sizeof(struct efsd_open) + 16) /* 16: by calloc() */
 
 enum share_state { SHARE_FILLING, SHARE_BACKED, SHARE_PLAIN };
 
@@ -37,6 +42,11 @@ struct efsd_share {
 
 errint_t efsd_opens_init(struct efsd *daemon)
 {
+    struct efs_stats stats;
+    efs_stats(daemon->fs, &stats);
+    const uint64_t texts = stats.budget_bytes / TEXTS_SHARE;
+    daemon->opens.map_bytes_max = texts < TEXTS_MOST ? texts : TEXTS_MOST;
+    efsd_charge_init(&daemon->charge);
     pthread_mutex_init(&daemon->opens.lock, NULL);
     daemon->opens.shares = calloc((size_t)daemon->expert_count + 1, sizeof(*daemon->opens.shares));
     daemon->opens.cached_bytes = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.cached_bytes));
@@ -75,11 +85,17 @@ static void share_check(const struct efsd_share *share)
     (void)share;
 }
 
-static struct efsd_open *open_new(struct efsd *daemon, fuse_req_t req, uint32_t node)
+/* -ENFILE, -ENOMEM. */
+static errint_t open_new(struct efsd *daemon, fuse_req_t req, uint32_t node, struct efsd_open **out)
 {
-    struct efsd_open *open = calloc(1, sizeof(*open));
-    if (!open)
-        return NULL;
+    errint_t rc = efsd_charge(daemon, OPEN_BYTES);
+    struct efsd_open *open = *out = rc ? NULL : calloc(1, sizeof(*open));
+    if (!rc && !open) {
+        efsd_uncharge(daemon, OPEN_BYTES);
+        rc = -ENOMEM;
+    }
+    if (rc)
+        return rc;
     open->node = node;
     open->thread = (uint32_t)fuse_req_ctx(req)->pid;
     open->user = fuse_req_ctx(req)->uid;
@@ -87,7 +103,7 @@ static struct efsd_open *open_new(struct efsd *daemon, fuse_req_t req, uint32_t 
     pthread_mutex_lock(&daemon->opens.lock);
     open_list_add(&daemon->opens.answered, open);
     pthread_mutex_unlock(&daemon->opens.lock);
-    return open;
+    return 0;
 }
 
 struct efsd_reader *efsd_opens_list(struct efsd *daemon, size_t *count)
@@ -124,7 +140,8 @@ void efsd_open_unref(struct efsd_open *open)
     assert(before > 0);
     if (before == 1) {
         assert(!open->link); /* it is in no list */
-        free(open->text);
+        if (open->text)
+            munmap(open->text, open->map_bytes);
         free(open);
     }
 }
@@ -183,7 +200,8 @@ void efsd_open_release(struct efsd *daemon, struct efsd_open *open)
     pthread_mutex_lock(&daemon->opens.lock);
     open_list_remove(open);
     pthread_mutex_unlock(&daemon->opens.lock);
-    daemon->opens.text_bytes -= open->text_bytes;
+    daemon->opens.map_bytes -= open->map_bytes;
+    efsd_uncharge(daemon, OPEN_BYTES + open->map_bytes);
     if (open->share)
         share_put(open->share);
     efsd_open_unref(open);
@@ -365,16 +383,37 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
         free(fresh);
 }
 
+/* Copies the text to pages of its own, which its release returns to the system. -ENFILE, -ENOMEM. */
+static errint_t open_keep_text(struct efsd *daemon, struct efsd_open *open, const char *text, size_t text_bytes)
+{
+    const size_t bytes = (text_bytes + EFSD_PAGE_BYTES) / EFSD_PAGE_BYTES * EFSD_PAGE_BYTES;
+    errint_t rc = efsd_charge(daemon, bytes);
+    if (rc)
+        return rc;
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED) {
+        efsd_uncharge(daemon, bytes);
+        return -ENOMEM;
+    }
+    open->text = memcpy(map, text, text_bytes);
+    open->text_bytes = text_bytes;
+    open->map_bytes = bytes;
+    daemon->opens.map_bytes += bytes;
+    return 0;
+}
+
 /* Generates the text of a control file. -ENFILE, -ENOMEM. */
 static errint_t open_render(struct efsd *daemon, struct efsd_open *open)
 {
     const struct efsd_node *file = &daemon->tree.nodes[open->node];
-    if (daemon->opens.text_bytes >= TEXT_BYTES_MAX)
+    char *text;
+    size_t bytes;
+    if (daemon->opens.map_bytes >= daemon->opens.map_bytes_max)
         return -ENFILE;
-    errint_t rc = efsd_control_render(daemon, (enum efsd_control)file->id, &open->text, &open->text_bytes);
-    if (rc)
-        open->text_bytes = 0;
-    daemon->opens.text_bytes += open->text_bytes;
+    errint_t rc = efsd_control_render(daemon, (enum efsd_control)file->id, &text, &bytes);
+    if (!rc)
+        rc = open_keep_text(daemon, open, text, bytes);
+    free(text); /* NULL after an error */
     return rc;
 }
 
@@ -386,12 +425,10 @@ void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flag
         return;
     }
     const struct efsd_node *file = &daemon->tree.nodes[node];
-    struct efsd_open *open = open_new(daemon, req, node);
-    if (!open) {
-        open_reply_failed(daemon, req, NULL, ENOMEM);
-        return;
-    }
-    errint_t rc = file->kind == EFSD_CONTROL ? open_render(daemon, open) : 0;
+    struct efsd_open *open;
+    errint_t rc = open_new(daemon, req, node, &open);
+    if (!rc && file->kind == EFSD_CONTROL)
+        rc = open_render(daemon, open);
     if (rc) {
         open_reply_failed(daemon, req, open, -rc);
         return;

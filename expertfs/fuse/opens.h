@@ -27,8 +27,8 @@ struct efsd_open {
     _Atomic uint64_t read_bytes; /* bytes of the file requested from the daemon */
     bool fits;                   /* a file of a checkpoint that fits into the page cache: its pages stay there */
     struct efsd_share *share;    /* experts with passthrough, else NULL */
-    char *text;                  /* control files: the whole text, generated at open */
-    size_t text_bytes;
+    char *text;                  /* control files: the whole text, generated at open; mapped */
+    size_t text_bytes, map_bytes;
     fuse_req_t req; /* while it waits for a lease, else NULL; guarded by efsd_opens.lock, like the links */
     struct efsd_open **link, *after;
 };
@@ -39,7 +39,8 @@ struct efsd_opens {
     _Atomic uint64_t *cached_bytes; /* by node: bytes read for the page cache */
     struct efsd_open *waiting;      /* opens that wait for a lease */
     struct efsd_open *answered;     /* all other opens */
-    _Atomic uint64_t text_bytes;    /* of all control files that are open */
+    _Atomic uint64_t map_bytes;     /* of all control files that are open */
+    uint64_t map_bytes_max;
 };
 
 /* An open file of the checkpoint or of an expert. */

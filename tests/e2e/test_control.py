@@ -180,7 +180,8 @@ if parse:
 
 print("-- open many times")
 text, most = len(mount.control("metrics")), resource.getrlimit(resource.RLIMIT_NOFILE)
-needed, held = (16 << 20) // text + 100, []
+allowed = min(16 << 20, mount.count("budget_bytes") // 16)
+needed, held = allowed // text + 100, []
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(most[0], min(needed + 100, most[1])), most[1]))
 if most[1] < needed + 100:
     note(f"left out: needs {needed + 100} open files")
@@ -191,7 +192,8 @@ else:
         error = None
     except OSError as refused:
         error = refused.errno
-    check("their texts take at most 16 MiB", error == errno.ENFILE and len(held) * text * 2 > 16 << 20, (error, len(held), text))
+    check("their texts take a sixteenth of the budget, at most 16 MiB", error == errno.ENFILE and len(held) * text * 2 > allowed,
+          (error, len(held), text))
     check("files of the checkpoint open", error_of(lambda: open(mount / "config.json", "rb").close()) == "none")
     for fd in held:
         os.close(fd)

@@ -59,6 +59,7 @@ static void make_daemon(void)
               efsd_tree_add(&daemon_->tree, file.path, EFSD_EXPERT, expert.file, e, file.bytes) == 0);
     }
     CHECK(efsd_tree_build(&daemon_->tree, &err) == 0 && efsd_opens_init(daemon_) == 0);
+    daemon_->unsent_max = efsd_export_unsent_max(0);
     CHECK(efsd_export_open(daemon_, &daemon_->export, &err) == 0 && efsd_export_start(daemon_->export) == 0);
 }
 
