@@ -28,8 +28,8 @@ void efs_memory(struct efs_memory *memory);
 /* Whether files of that size stay in the page cache while a program computes with them: they are less than four fifths
  * of the available memory. */
 bool efs_fits_memory(uint64_t bytes);
-/* The budget that budget_bytes = 0 would choose now: half of what is available, which leaves the other half to the page
- * cache. */
+/* The budget that budget_bytes = 0 would choose now, while nothing is known of the programs: half of what is
+ * available, which leaves the other half to the page cache. */
 uint64_t efs_auto_budget(void);
 /* Makes a message of struct efs_error one line, for a log: replaces the newline before its hint by "; ". room: of text;
  * the message stays unchanged if the result does not fit. */
@@ -132,6 +132,15 @@ errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err);
  * budget would not hold the memory that is pinned now. Any thread, without a lock that callbacks need. */
 errint_t efs_charge(struct efs *fs, uint64_t bytes);
 void efs_uncharge(struct efs *fs, uint64_t bytes);
+/* With budget=auto: leave memory to this many bytes of the model's files, which this process has mapped, and read for
+ * each token, and 1/16 of the available memory for later allocations; but at least 1/8 of that to the pools.
+ * EFS_LEAVE_MOST: a sixteenth to the pools, while the program loads its model. Reads the memory that is left, without
+ * waiting for evictions. Returns the budget in force. */
+#define EFS_LEAVE_MOST (UINT64_MAX - 1)
+uint64_t efs_budget_leave(struct efs *fs, uint64_t mapped_bytes);
+/* Other programs read a file, through the page cache or past it: while they fill it, budget=auto leaves all memory to
+ * it (budget/controller.h). Any thread. */
+void efs_note_file_read(struct efs *fs, uint64_t bytes, bool cached);
 /* Whether the checkpoint itself contains experts/ or .expertfs, so that its experts have no files. */
 bool efs_view_hidden(const struct efs *fs);
 /* A client of a store that the caller has opened, and must close after the client. -ENOMEM. */

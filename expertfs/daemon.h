@@ -24,7 +24,6 @@
 #include "opens.h"
 #include "options.h"
 #include "passthrough.h"
-#include "page_cache_share.h"
 #include "recent.h"
 #include "tree.h"
 #include "xattr.h"
@@ -46,7 +45,6 @@ struct efsd {
     struct efsd_charge charge; /* of opens */
     struct efsd_kernel kernel;
     struct efsd_counters counters;
-    struct efsd_shrink shrink;
     struct efsd_tuning tuning;
     struct efsd_recent recent;
     struct efsd_export *export; /* NULL: no export socket */

@@ -9,6 +9,7 @@
 
 #include "container.h"
 #include "cache.h"
+#include "expertfs-private.h"
 #include "extent.h"
 
 #include <errno.h>
@@ -19,12 +20,15 @@
 
 void efs_budget_set(struct efs *fs, uint64_t bytes)
 {
-    const struct efs_effective *effective = &fs->budget->effective;
-    uint64_t segment = fs->arena.segment_bytes, fixed = efs_account_fixed(&fs->account);
+    const struct efs_controller *c = &fs->budget->controller;
+    uint64_t segment = fs->arena.segment_bytes, fixed = efs_account_fixed(&fs->account), limit = c->bytes;
     fs->options.budget_bytes = bytes;
-    bytes = effective->is_reduced && effective->bytes < bytes ? effective->bytes : bytes;
+    if (limit < UINT64_MAX && (limit < bytes || c->automatic))
+        bytes = fixed + (limit > fixed ? (limit - fixed) / segment * segment : 0);
     if (bytes < fixed + segment) /* the minimum */
         bytes = fixed + segment;
+    if (c->automatic)
+        fs->options.budget_bytes = bytes;
     uint64_t segments = (bytes - fixed) / segment, floor = segments / FLOOR_SHARE;
     if (!fs->budget->built)
         efs_account_set_planned(&fs->account, segments, 0);
@@ -268,6 +272,17 @@ errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_k
     if (rc == 0)
         efs_account_charge(&fs->account, EFS_ACCOUNT_FULL, bytes);
     return rc < 0 ? rc : 0;
+}
+
+void efs_budget_begin(struct efs *fs)
+{
+    struct efs_controller *c = &fs->budget->controller;
+    bool automatic = fs->options.budget_bytes == 0;
+    c->mapped_bytes = EFS_MAPPED_UNKNOWN;
+    efs_controller_reset(c, automatic);
+    c->is_new = false; /* the first reading differs little */
+    if (automatic)
+        fs->options.budget_bytes = efs_auto_budget();
 }
 
 void efs_budget_build(struct efs *fs)

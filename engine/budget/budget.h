@@ -8,6 +8,7 @@
 #ifndef EFS_BUDGET_H
 #define EFS_BUDGET_H
 
+#include "controller.h"
 #include "efs.h"
 #include "memfile.h"
 #include "memory_left.h"
@@ -36,23 +37,15 @@ struct efs_grow {                  /* prepares segments on a worker, and reads t
     uint64_t limit_bytes;    /* memory left at the last reading, plus allocated_bytes then: limit of
                                 efs_account.allocated_bytes */
     uint64_t returned_bytes; /* efs_account.returned_bytes before the last reading */
-    /* of the last reading, for efs_budget_follow(): bytes that the system can provide for the budget; not used yet; one
-     * of the plan thread's samples */
-    uint64_t available_bytes;
-    bool is_new, is_sample;
-};
-
-struct efs_effective {    /* the effective budget (budget_cut.c) */
-    bool is_reduced;      /* than the requested budget: ... */
-    uint64_t bytes;       /* ... by memory pressure: the effective budget */
-    uint64_t least_bytes; /* minimum found in the last readings, while is_reduced */
-    int samples;          /* number of these that the plan thread made */
+    bool has_reading;        /* `reading` is one that efs_budget_follow() has not used yet */
+    struct efs_reading reading;
 };
 
 struct efs_budget {
     struct efs *fs;
     bool built;
-    struct efs_effective effective;
+    struct efs_controller controller;
+    _Atomic uint64_t cached_bytes, direct_bytes; /* struct efs_reading */
     struct efs_grow grow;
     struct efs_memory_left memory_left;
     struct efs_retirement retirement;
@@ -82,9 +75,9 @@ uint64_t efs_budget_coded(const struct efs *fs);
  * segments above the plan, evictable full experts, kept full experts without leases, segments down to the floor.
  * -EAGAIN: memory is being freed, and what waits is retried afterwards; -ENOMEM: all memory is held. */
 errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile);
-/* Sets the requested budget, which is at least the minimum, and from it the effective budget
- * (efs_account.budget_bytes) and the floor of the chunk pool. When the store is opened, all of it is planned for the
- * chunk pool. */
+/* Sets the requested budget, which is at least the minimum, and from it, within what the controller allows, the
+ * effective budget (efs_account.budget_bytes) and the floor of the chunk pool. With budget=auto the requested budget is
+ * the controller's. When the store is opened, all of it is planned for the chunk pool. */
 void efs_budget_set(struct efs *fs, uint64_t bytes);
 /* Sets the share of the chunk pool for prefetched experts; efs_budget_cut() applies it. */
 static inline void efs_budget_set_prefetch(struct efs *fs, uint64_t bytes)
@@ -93,9 +86,15 @@ static inline void efs_budget_set_prefetch(struct efs *fs, uint64_t bytes)
 }
 /* Cuts the budget into pools by the cache's tuning; evicts the victims. */
 void efs_budget_cut(struct efs *fs);
-/* Changes the budget, which is at least the minimum. A smaller one evicts at once; efs_budget_wait() waits until that
- * memory is freed. */
+/* Changes the budget: at least the minimum; 0: budget=auto, which the next reading sets. A smaller one evicts at once;
+ * efs_budget_wait() waits until that memory is freed. */
 void efs_budget_change(struct efs *fs, uint64_t bytes);
+/* Divides the budget into pools again, after a change of fixed memory or of the share of prefetch. */
+void efs_budget_divide(struct efs *fs);
+static inline bool efs_budget_is_auto(const struct efs *fs)
+{
+    return fs->budget->controller.automatic;
+}
 /* Shrinks to the budget and waits until it is settled: the used bytes are within it, or no operation in flight will
  * free memory. All such operations end without a client. Without lock. Returns the bytes still above the requested
  * budget: clients hold these. */
@@ -105,6 +104,7 @@ void efs_budget_shrink(struct efs *fs);
 /* efs_budget_shrink(); wakes efs_budget_wait(). */
 void efs_budget_drain(struct efs *fs);
 /* Without lock, before threads are started and after they have ended. */
+void efs_budget_begin(struct efs *fs); /* options.budget_bytes 0 becomes what budget=auto is now */
 void efs_budget_build(struct efs *fs);
 void efs_budget_destroy(struct efs *fs);
 void efs_budget_close_in_child(struct efs *fs); /* efs_budget_destroy() in a forked process */
@@ -112,9 +112,11 @@ void efs_budget_close_in_child(struct efs *fs); /* efs_budget_destroy() in a for
 void efs_budget_retire(struct efs *fs);
 
 /* ---- budget_cut.c ---- */
-/* EFS_RETRY_BUDGET: adjusts the effective budget to the last reading of the memory that is left: down at once, up in
- * steps after 6 samples of the plan thread (3 s); then efs_budget_drain(). */
+/* EFS_RETRY_BUDGET: adjusts the effective budget to the last reading of the memory that is left (controller.h); then
+ * efs_budget_drain(). */
 void efs_budget_follow(struct efs *fs);
+/* Experts are requested or leased: takes memory back that was ceded to the page cache. Lock held. */
+void efs_budget_use_experts(struct efs *fs);
 
 /* ---- budget_check.c ---- */
 /* Checks a budget that the user requested. Without lock, after full.c's and the arena's tables were built. held: bytes

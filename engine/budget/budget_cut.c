@@ -6,14 +6,10 @@
  * prefetch; the recent peak of leases on experts outside of F; and the pools. F is memory files; C, S and E share the
  * chunk pool, of which 3 % stay unused between blocks of different sizes.
  *
- * The effective budget is the part of the requested budget that the system can provide. The pools are
- * planned for it. Planned for the requested budget, they would count on segments that are never allocated and lose
+ * The effective budget is what the controller (controller.h) allows of the requested one, in whole segments. The pools
+ * are planned for it. Planned for the requested budget, they would count on segments that are never allocated and lose
  * experts that the plan keeps: with a quarter of a model, in a cgroup of 8 MiB above it, 200 MB were read per token
  * instead of 169.
- *
- * It falls at once, by whole segments: the memory is used by other processes already, or would be refused. It rises
- * when RISE_SAMPLES samples in a row had a step more available, and then leaves half a step, so that short changes of
- * free memory do not resize the pools.
  */
 #include "budget.h"
 #include "stats.h"
@@ -70,69 +66,68 @@ void efs_budget_cut(struct efs *fs)
     efs_changed(fs, EFS_CHANGED_LIMITS);
 }
 
+void efs_budget_divide(struct efs *fs)
+{
+    efs_budget_set(fs, fs->options.budget_bytes);
+    efs_budget_cut(fs);
+}
+
 void efs_budget_change(struct efs *fs, uint64_t bytes)
 {
-    if (bytes != fs->options.budget_bytes)
-        fs->budget->effective = (struct efs_effective){.is_reduced = false}; /* measured again */
-    efs_budget_set(fs, bytes);
+    bool automatic = bytes == 0;
+    if (automatic != efs_budget_is_auto(fs) || bytes != fs->options.budget_bytes)
+        efs_controller_reset(&fs->budget->controller, automatic);
+    efs_budget_set(fs, automatic ? fs->options.budget_bytes : bytes);
     efs_budget_cut(fs);
 }
 
 /* ---- the effective budget ---- */
 
-#define RISE_SAMPLES 6   /* of the plan thread: 3 s */
 #define STEP_SHARE 32u   /* of the effective budget; ... */
 #define STEP_SEGMENTS 2u /* ... but at least 2 */
 
-static uint64_t effective_step(const struct efs *fs)
+/* Applies the controller's budget. false: it is the one in force. */
+static bool budget_adjust(struct efs *fs)
 {
-    uint64_t share = fs->account.budget_bytes / STEP_SHARE, least = STEP_SEGMENTS * fs->arena.segment_bytes;
-    return share > least ? share : least;
-}
-
-static void effective_set(struct efs *fs, uint64_t bytes)
-{
-    struct efs_effective *e = &fs->budget->effective;
-    uint64_t fixed = efs_account_fixed(&fs->account), before = fs->account.budget_bytes;
-    uint64_t pools = bytes > fixed ? bytes - fixed : 0;
-    e->is_reduced = bytes < fs->options.budget_bytes;
-    e->bytes = fixed + pools / fs->arena.segment_bytes * fs->arena.segment_bytes;
-    e->least_bytes = UINT64_MAX;
-    e->samples = 0;
+    uint64_t before = fs->account.budget_bytes;
     efs_budget_set(fs, fs->options.budget_bytes);
     if (fs->account.budget_bytes == before)
-        return;
-    efs_count(fs->stats, memory_short, fs->account.budget_bytes < before);
+        return false;
     efs_budget_cut(fs);
     efs_retry(fs, EFS_RETRY_PLAN);
+    return true;
 }
 
-static void effective_update(struct efs *fs, uint64_t bytes, bool sampled)
+void efs_budget_use_experts(struct efs *fs)
 {
-    struct efs_effective *e = &fs->budget->effective;
-    uint64_t now = fs->account.budget_bytes, step = effective_step(fs);
-    if (bytes < now) {
-        effective_set(fs, bytes);
-        return;
-    }
-    e->least_bytes = bytes < e->least_bytes ? bytes : e->least_bytes;
-    e->samples += sampled;
-    if (!e->is_reduced || e->samples < RISE_SAMPLES)
-        return;
-    if (e->least_bytes >= now + step) {
-        effective_set(fs, e->least_bytes - step / 2);
-        return;
-    }
-    e->least_bytes = UINT64_MAX;
-    e->samples = 0;
+    if (efs_controller_use_expert(&fs->budget->controller))
+        budget_adjust(fs);
 }
 
 void efs_budget_follow(struct efs *fs)
 {
     struct efs_grow *g = &fs->budget->grow;
-    if (g->is_new) {
-        g->is_new = false;
-        effective_update(fs, g->available_bytes, g->is_sample);
+    if (g->has_reading) {
+        struct efs_reading reading = g->reading;
+        uint64_t before = fs->account.budget_bytes, share = before / STEP_SHARE;
+        uint64_t least = STEP_SEGMENTS * fs->arena.segment_bytes;
+        g->has_reading = false;
+        g->reading = (struct efs_reading){0};
+        reading.fixed_bytes = efs_account_fixed(&fs->account);
+        reading.step_bytes = share > least ? share : least;
+        reading.cached_bytes = atomic_load_explicit(&fs->budget->cached_bytes, memory_order_relaxed);
+        reading.direct_bytes = atomic_load_explicit(&fs->budget->direct_bytes, memory_order_relaxed);
+        efs_controller_update(&fs->budget->controller, &reading, before);
+        if (budget_adjust(fs))
+            efs_count(fs->stats, memory_short, reading.provided_bytes < before);
     }
     efs_budget_drain(fs);
+}
+
+/* ---- what other programs do with the memory ---- */
+
+void efs_note_file_read(struct efs *fs, uint64_t bytes, bool cached)
+{
+    struct efs_budget *b = fs->budget;
+    atomic_fetch_add_explicit(cached ? &b->cached_bytes : &b->direct_bytes, bytes, memory_order_relaxed);
 }

@@ -7,6 +7,7 @@
 #include "budget.h"
 
 #include "container.h"
+#include "expertfs-private.h"
 
 #include <errno.h>
 
@@ -33,6 +34,15 @@ static uint64_t grow_available(const struct efs *fs, uint64_t used, uint64_t unp
     if (left < 0)
         return have > (uint64_t)-left ? have - (uint64_t)-left : 0;
     return have + (uint64_t)left;
+}
+
+/* Memory of the pools that has pages, and so is not available any more. */
+static uint64_t grow_pools_bytes(const struct efs *fs)
+{
+    const uint64_t *bytes = fs->account.bytes;
+    uint64_t populated = atomic_load(&fs->arena.populated_bytes), segments = bytes[EFS_ACCOUNT_SEGMENTS];
+    uint64_t chunks = !populated ? fs->arena.used_bytes : populated < segments ? populated : segments;
+    return chunks + bytes[EFS_ACCOUNT_FULL] - bytes[EFS_ACCOUNT_UNTOUCHED];
 }
 
 /* Chooses segments to prepare if few are ready. Returns their number. */
@@ -70,7 +80,8 @@ void efs_grow(struct efs *fs, bool sampled)
     errint_t error[EFS_READY_SEGMENTS];
     pthread_mutex_lock(&g->lock);
     unsigned count = grow_begin(fs, pending);
-    int64_t left = efs_memory_left_bytes(&fs->budget->memory_left);
+    struct efs_memory memory;
+    int64_t left = efs_memory_left_read(&fs->budget->memory_left, &memory);
     for (unsigned i = 0; i < count; i++)
         error[i] = efs_arena_prepare(&fs->arena, &pending[i]);
 
@@ -87,13 +98,33 @@ void efs_grow(struct efs *fs, bool sampled)
     g->returned_bytes = g->before.returned;
     /* `left` may include changes since the first reading of used_bytes: use the larger value */
     uint64_t used = fs->account.used_bytes > g->before.used ? fs->account.used_bytes : g->before.used;
-    g->available_bytes = grow_available(fs, used, g->before.unpopulated, left);
-    g->is_new = true;
-    g->is_sample = sampled;
+    g->reading = (struct efs_reading){.provided_bytes = grow_available(fs, used, g->before.unpopulated, left),
+                                      .available_bytes = memory.available_bytes,
+                                      .free_bytes = memory.free_bytes,
+                                      .pools_bytes = grow_pools_bytes(fs),
+                                      .is_sample = sampled};
+    g->has_reading = true;
     grow_retry_waiters(fs, failed && g->count == 0);
     efs_changed(fs, EFS_CHANGED_READING); /* efs_budget_follow() */
     pthread_mutex_unlock(&g->lock);
     efs_unlock(fs);
+}
+
+uint64_t efs_budget_leave(struct efs *fs, uint64_t mapped_bytes)
+{
+    struct efs_controller *c = &fs->budget->controller;
+    struct efs_store_info info;
+    efs_store_info(fs->store, &info);
+    efs_lock(fs);
+    c->mapped_bytes = mapped_bytes;
+    c->experts_bytes = info.experts ? 2 * info.expert_raw_bytes / info.experts : 0;
+    c->is_new = true;
+    efs_unlock(fs);
+    efs_grow(fs, false);
+    efs_lock(fs);
+    uint64_t bytes = fs->account.budget_bytes;
+    efs_unlock(fs);
+    return bytes;
 }
 
 static void grow_run(struct efs_job *job, struct efs_codec_scratch *scratch)

@@ -24,23 +24,17 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     if (rc < 0)
         return rc;
     bool automatic = bytes == 0;
-    if (automatic)
-        bytes = efs_auto_budget();
     struct efs_memory memory;
     efs_memory(&memory);
     efs_lock(fs);
     uint64_t used = fs->account.used_bytes;
-    if (automatic) /* the pools' memory counts as free; efs_auto_budget() takes half of free memory */
-        bytes += (used - efs_account_fixed(&fs->account)) / 2;
     efs_unlock(fs);
     if (!automatic && (rc = efs_budget_check(fs, bytes, used, err)) < 0)
         return rc;
     efs_full_sample(fs, UINT32_MAX); /* what is not mapped any more is freed, too */
     efs_lock(fs);
     uint64_t floor = efs_account_fixed(&fs->account) + fs->arena.segment_bytes;
-    if (automatic && bytes < floor && floor <= memory.limit_bytes)
-        bytes = floor;
-    if (bytes < floor) {
+    if (automatic ? floor > memory.limit_bytes : bytes < floor) {
         efs_unlock(fs);
         unsigned long long least = (floor + (1u << 20) - 1) >> 20;
         return efs_fail(
@@ -49,7 +43,6 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
             "budget, which lowers the minimum",
             value, least, least);
     }
-    fs->budget_auto = automatic;
     efs_budget_change(fs, bytes);
     efs_plan_thread_replan(fs);
     efs_unlock(fs);
@@ -62,7 +55,7 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
 
 static void tune_get_budget(struct efs *fs, char *text, size_t room)
 {
-    efs_tune_print_budget(fs->budget_auto ? 0 : fs->options.budget_bytes, text, room);
+    efs_tune_print_budget(efs_budget_is_auto(fs) ? 0 : fs->options.budget_bytes, text, room);
 }
 
 /* ---- the plan ---- */

@@ -54,7 +54,6 @@ struct efs {
     pthread_cond_t drained;      /* signalled when in_flight reaches 0 while closing */
     _Atomic unsigned in_flight;  /* loads, reads and leases in flight, and 1 until the store is closed */
     bool closing;
-    bool budget_auto;       /* budget=auto */
     uint32_t items_waiting; /* experts of requests that wait for memory */
     /* The first of these requests waits for memory that loads and decodes in flight use: no load starts before it. */
     bool admission_starved;

@@ -3,6 +3,7 @@
  * order: the first three see the experts where the request found them. */
 #include "fetch.h"
 
+#include "budget.h"
 #include "cache.h"
 #include "plan_thread.h"
 #include "prefetcher.h"
@@ -22,6 +23,7 @@ static void uses_place(struct efs *fs, const struct efs_uses *uses)
 void efs_use_experts(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_use_kind kind)
 {
     struct efs_uses uses;
+    efs_budget_use_experts(fs);
     efs_cache_request(fs, needs, count, kind, &uses);
     uses_place(fs, &uses);
 }

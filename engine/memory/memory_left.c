@@ -98,60 +98,49 @@ static bool memory_left_read(const struct efs_memory_group *g, struct group_byte
     return true;
 }
 
-static int64_t memory_left_in_group(const struct efs_memory_group *g)
-{
-    struct group_bytes b;
-    if (!memory_left_read(g, &b))
-        return INT64_MAX;
-    return memory_left_of(b.limit, memory_left_less(b.usage, b.cache), memory_left_margin(b.limit));
-}
-
-static int64_t memory_left_in_machine(int fd)
-{
-    char text[EFS_PROC_TEXT];
-    efs_proc_text(fd, text);
-    uint64_t all = efs_kernel_field(text, "MemTotal", 0) * 1024;
-    uint64_t available = efs_kernel_field(text, "MemAvailable", 0) * 1024;
-    return all == 0 ? INT64_MAX : memory_left_of(available, 0, memory_left_margin(all));
-}
-
-int64_t efs_memory_left_bytes(const struct efs_memory_left *left)
-{
-    int64_t least = memory_left_in_machine(left->machine);
-    for (uint32_t i = 0; i < left->count; i++) {
-        int64_t bytes = memory_left_in_group(&left->groups[i]);
-        least = bytes < least ? bytes : least;
-    }
-    return least;
-}
-
-/* ---- memory of the machine and its cgroups ---- */
-
 static void lower(uint64_t *least, uint64_t bytes)
 {
     *least = bytes < *least ? bytes : *least;
 }
 
-void efs_memory(struct efs_memory *out)
+static int64_t memory_left_in_machine(int fd, struct efs_memory *memory)
+{
+    char text[EFS_PROC_TEXT];
+    efs_proc_text(fd, text);
+    uint64_t all = efs_kernel_field(text, "MemTotal", UINT64_MAX / 1024) * 1024;
+    uint64_t available = efs_kernel_field(text, "MemAvailable", UINT64_MAX / 1024) * 1024;
+    bool known = available < UINT64_MAX / 1024 * 1024;
+    *memory = (struct efs_memory){.limit_bytes = all,
+                                  .available_bytes = known ? available : 512 * MIB,
+                                  .free_bytes = efs_kernel_field(text, "MemFree", 0) * 1024};
+    bool total = all != 0 && all < UINT64_MAX / 1024 * 1024;
+    return total ? memory_left_of(known ? available : 0, 0, memory_left_margin(all)) : INT64_MAX;
+}
+
+int64_t efs_memory_left_read(const struct efs_memory_left *left, struct efs_memory *memory)
+{
+    int64_t least = memory_left_in_machine(left->machine, memory);
+    for (uint32_t i = 0; i < left->count; i++) {
+        struct group_bytes b;
+        if (!memory_left_read(&left->groups[i], &b))
+            continue;
+        uint64_t used = memory_left_less(b.usage, b.cache);
+        int64_t bytes = memory_left_of(b.limit, used, memory_left_margin(b.limit));
+        least = bytes < least ? bytes : least;
+        lower(&memory->available_bytes, memory_left_less(b.limit, used));
+        lower(&memory->free_bytes, memory_left_less(b.limit, b.usage));
+        memory->cgroup |= b.hard < memory->limit_bytes;
+        lower(&memory->limit_bytes, b.hard);
+    }
+    return least;
+}
+
+void efs_memory(struct efs_memory *memory)
 {
     struct efs_memory_left left;
-    char text[EFS_PROC_TEXT];
     efs_memory_left_open(&left);
-    efs_proc_text(left.machine, text);
-    struct efs_memory memory = {.limit_bytes = efs_kernel_field(text, "MemTotal", UINT64_MAX / 1024) * 1024,
-                                .available_bytes = efs_kernel_field(text, "MemAvailable", 512 * 1024) * 1024,
-                                .free_bytes = efs_kernel_field(text, "MemFree", 0) * 1024};
-    for (uint32_t i = 0; i < left.count; i++) {
-        struct group_bytes b;
-        if (!memory_left_read(&left.groups[i], &b))
-            continue;
-        lower(&memory.available_bytes, memory_left_less(b.limit, memory_left_less(b.usage, b.cache)));
-        lower(&memory.free_bytes, memory_left_less(b.limit, b.usage));
-        memory.cgroup |= b.hard < memory.limit_bytes;
-        lower(&memory.limit_bytes, b.hard);
-    }
+    efs_memory_left_read(&left, memory);
     efs_memory_left_close(&left);
-    *out = memory;
 }
 
 uint64_t efs_auto_budget(void)

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct efs_memory;
+
 #define EFS_MEMORY_GROUPS 16u /* of this process and its ancestors, from the process up; further ones are ignored */
 
 /* The descriptors stay open, so that a check only reads. The process is assumed to stay in its cgroups. */
@@ -24,10 +26,10 @@ struct efs_memory_left {
 /* Cannot fail: a limit that cannot be read counts as absent. */
 void efs_memory_left_open(struct efs_memory_left *left);
 void efs_memory_left_close(struct efs_memory_left *left);
-/* Bytes that can be allocated while each cgroup and the machine keep a margin (1/16 of the limit, 8 to 64 MiB). A
- * cgroup's limit is the lower of memory.max and memory.high. Negative: the margin is short by that many bytes;
- * INT64_MAX: no limit is known. Page cache counts as free; tmpfs and memfds do not. Takes tens of microseconds. Any
- * thread. */
-int64_t efs_memory_left_bytes(const struct efs_memory_left *left);
+/* Returns the bytes that can be allocated while each cgroup and the machine keep a margin (1/16 of the limit, 8 to 64
+ * MiB). A cgroup's limit is the lower of memory.max and memory.high. Negative: the margin is short by that many bytes;
+ * INT64_MAX: no limit is known. Page cache counts as free; tmpfs and memfds do not. *memory: as efs_memory(), from the
+ * same reading. Takes tens of microseconds. Any thread. */
+int64_t efs_memory_left_read(const struct efs_memory_left *left, struct efs_memory *memory);
 
 #endif

@@ -148,7 +148,7 @@ static errint_t ensure_floor(struct efs *fs, uint64_t floor, const struct efs_me
     char hint[160];
     if (budget >= floor)
         return 0;
-    if (fs->budget_auto && floor <= memory->limit_bytes) {
+    if (efs_budget_is_auto(fs) && floor <= memory->limit_bytes) {
         fs->options.budget_bytes = floor;
         return 0;
     }
@@ -260,9 +260,7 @@ static errint_t served_start(struct efs *fs, struct efs_error *err)
     if (fs->options.workers > EFS_WORKERS_MAX)
         fs->options.workers = EFS_WORKERS_MAX;
     fs->shard_bytes_max = largest_shard(fs->store);
-    fs->budget_auto = fs->options.budget_bytes == 0;
-    if (fs->budget_auto)
-        fs->options.budget_bytes = efs_auto_budget();
+    efs_budget_begin(fs);
     rc = size_pools(fs, err);
     if (rc == 0)
         rc = efs_extents_build(fs, err);
@@ -274,7 +272,7 @@ static errint_t served_start(struct efs *fs, struct efs_error *err)
         efs_prefetcher_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     struct efs_error said = {.text = ""};
-    rc = fs->budget_auto ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
+    rc = efs_budget_is_auto(fs) ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
     if (rc < 0)
         return efs_fail(err, rc, "%s", said.text);
     if (said.text[0])

@@ -2,8 +2,8 @@
 /*
  * mount.h - nodes by inode number, permission to tune, replies to reads.
  *
- * base/ has what the other rooms of the daemon share: options, log, counters, the tree of names, facts about the mount,
- * and memory left to the page cache. control/, export/, fuse/ and the daemon's own files call it. It never reads or
+ * base/ has what the other rooms of the daemon share: options, log, counters, the tree of names, facts about the mount.
+ * control/, export/, fuse/ and the daemon's own files call it. It never reads or
  * leases an expert, and never calls another room of the daemon.
  */
 #ifndef EFSD_MOUNT_H

@@ -223,7 +223,6 @@ static bool client_handle_request(struct efsd_export_client *s, const union efsd
         return false;
     if (packet->form & EFS_EXPORT_MORE)
         return true;
-    efsd_shrink_leased(s->export->daemon);
     efsd_export_client_cork(s); /* experts in memory are answered at once */
     errint_t rc = client_may_request(s) ? client_submit(s, s->ask) : -EBUSY;
     if (rc < 0)

@@ -215,6 +215,16 @@ static void open_reply_failed(struct efsd *daemon, fuse_req_t req, struct efsd_o
     fuse_reply_err(req, error);
 }
 
+/* Whether all files of the checkpoint fit into the page cache now, with a budget that is used up. Takes some 50 us. */
+static bool page_cache_fits(struct efsd *daemon)
+{
+    struct efs_stats stats;
+    efs_stats(daemon->fs, &stats);
+    uint64_t held = stats.fixed_bytes + stats.chunk_pool_bytes + stats.full_pool_bytes;
+    uint64_t grows = stats.budget_bytes > held ? stats.budget_bytes - held : 0, left = efsd_memory_bytes();
+    return left > grows && left - grows >= daemon->info.source_bytes;
+}
+
 /*
  * True if read() of this open bypasses the page cache. By direct_io=auto this is so for a file that has no pages there,
  * of a checkpoint that does not fit into memory with the budget: the kernel drops a file's pages, for all processes,
@@ -224,7 +234,7 @@ static void open_reply_failed(struct efsd *daemon, fuse_req_t req, struct efsd_o
 static bool open_is_direct(struct efsd *daemon, struct efsd_open *open)
 {
     bool file = daemon->tree.nodes[open->node].kind == EFSD_FILE;
-    open->fits = file && efsd_page_cache_fits(daemon);
+    open->fits = file && page_cache_fits(daemon);
     if (!daemon->direct_io || daemon->options.direct_io == EFSD_DIRECT_IO_ON || !file)
         return daemon->direct_io;
     return !open->fits && !atomic_load_explicit(&daemon->opens.cached_bytes[open->node], memory_order_relaxed);
@@ -365,7 +375,6 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
     }
     *fresh = (struct efsd_share){.daemon = daemon, .state = SHARE_FILLING, .expert = node->expert, .users = 1};
     fuse_req_interrupt_func(req, open_interrupted, daemon);
-    efsd_shrink_leased(daemon);
     bool begun;
     switch (share_join(daemon, req, open, fresh, &begun)) {
     case JOINED_DECIDED:

@@ -114,7 +114,7 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
 {
     uint64_t file_bytes = daemon->tree.nodes[open->node].bytes, left = offset < file_bytes ? file_bytes - offset : 0;
     atomic_fetch_add_explicit(&open->read_bytes, left < bytes ? left : bytes, memory_order_relaxed);
-    efsd_shrink_read(daemon, bytes, cached);
+    efs_note_file_read(daemon->fs, bytes, cached);
     if (cached) {
         read_by_engine(daemon, req, open, open_hint(open, bytes, offset), pages_stay(daemon, open, bytes), bytes,
                        offset);

@@ -214,8 +214,9 @@ REPLACED(int, efs_sys_populate, (void *data, size_t bytes, bool *populated))
         *populated = true;
     return 0;
 }
-REPLACED(int64_t, efs_memory_left_bytes, (const struct efs_memory_left *memory))
+REPLACED(int64_t, efs_memory_left_read, (const struct efs_memory_left *left, struct efs_memory *memory))
 {
-    (void)memory;
+    (void)left;
+    *memory = (struct efs_memory){.limit_bytes = UINT64_MAX};
     return INT64_MAX;
 }

@@ -39,9 +39,9 @@ static void wait_for_effective(struct efs *fs, bool reduced)
 {
     for (bool is = !reduced; is != reduced; usleep(1000)) {
         efs_lock(fs);
-        is = fs->budget->effective.is_reduced;
+        is = fs->account.budget_bytes < fs->options.budget_bytes;
         if (is && !reduced)
-            fs->budget->effective.samples = INT_MAX / 2; /* as if enough samples were higher */
+            fs->budget->controller.samples = INT_MAX / 2; /* as if enough samples were higher */
         efs_unlock(fs);
     }
 }

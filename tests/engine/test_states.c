@@ -475,7 +475,7 @@ static void machine_leaves_mib(struct efs *fs, uint64_t mib)
     efs_grow(fs, false);
     efs_budget_wait(fs);
     efs_lock(fs); /* the budget rises only when a test requires it, even on a slow machine */
-    fs->budget->effective.samples = INT_MIN / 2;
+    fs->budget->controller.samples = INT_MIN / 2;
     efs_unlock(fs);
 }
 
@@ -529,7 +529,7 @@ TEST_WITH(test_available_below_budget, NULL, machine_end)
 static void later_machine_leaves_mib(struct efs *fs, uint64_t mib)
 {
     efs_lock(fs);
-    fs->budget->effective.samples = INT_MAX / 2;
+    fs->budget->controller.samples = INT_MAX / 2;
     efs_unlock(fs);
     machine_leaves_mib(fs, mib);
 }

@@ -90,7 +90,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
         }
         efsg_populate_remaining(node->src[0]->data);
         struct efsg_source *source = efsg_product_weight(node)->source;
-        efsg_source_adjust_budget(source, efsg_tables_bytes(b->room.device, source), &b->room);
+        efsg_source_computes(source, efsg_tables_bytes(b->room.device, source));
         nodes[count++] = node;
     }
     return GGML_STATUS_SUCCESS;

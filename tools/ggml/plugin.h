@@ -137,14 +137,11 @@ uint32_t efsg_source_room(struct efsg_source *source, uint32_t part, uint32_t of
 bool efsg_source_has_layer(struct efsg_source *source, uint32_t layer); /* false for a mount */
 
 /*
- * Called before products. Sets the budget of a store opened in this process, unless EXPERTFS_BUDGET is a size, and
- * checks it again five times a second: the available memory of the machine or cgroup, less the part of the model that
- * is not experts, which is read for each token, and less 1/16 for the page cache and later allocations. disk_bytes: of
- * that part, tables that are left on disk. room: of the caller's backend, whose requests are released
- * before the budget is lowered. Any thread.
+ * Called before products. Unless EXPERTFS_BUDGET is a size, the budget of a store opened in this process leaves memory
+ * to the part of the model that is not experts from now on (efs_budget_leave()). disk_bytes: of that part, tables that
+ * are left on disk. Any thread.
  */
-struct efsg_buffers;
-void efsg_source_adjust_budget(struct efsg_source *source, uint64_t disk_bytes, struct efsg_buffers *room);
+void efsg_source_computes(struct efsg_source *source, uint64_t disk_bytes);
 
 /* The source's client if prefetch is on; else NULL. */
 struct efs_client *efsg_source_prefetch_client(struct efsg_source *source);

@@ -14,11 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define UNRESERVED_SHARE 16u /* 1/16 of the available memory stays free for the page cache and later allocations */
-#define LOAD_SHARE 8u        /* the pools get 1/8 until a context decodes, while the program allocates its memory */
-/* An automatic budget is checked in this interval, because programs touch buffers long after allocating them. */
-#define CHECK_NS 200000000
-#define CHANGE_SHARE 32u /* smaller changes of it are not applied */
+#define CHECK_NS 200000000 /* between two readings of the size of the pools */
 
 struct efsg_source {
     struct efsg_device *owner; /* source_lock guards its list of sources, and their refs */
@@ -30,10 +26,9 @@ struct efsg_source {
     unsigned refs;
     bool hinted;                /* prefetch is on */
     uint64_t expert_bytes;      /* mean decoded size of an expert; 0: a mount */
-    _Atomic int64_t checked_ns; /* time of the last check of the automatic budget; 0: none */
     _Atomic int64_t pools_ns;   /* time when pools_bytes was read; 0: never */
     _Atomic uint64_t pools_bytes;
-    _Atomic uint64_t budget_bytes; /* the last automatic budget; written by the thread that checks */
+    _Atomic uint64_t disk_bytes; /* of the last efsg_source_computes(); UINT64_MAX: none */
 };
 
 /* ---- opening ---- */
@@ -76,27 +71,6 @@ static uint64_t pools_of(const struct efs_stats *stats)
 {
     const uint64_t fixed = stats->fixed_bytes;
     return stats->effective_budget_bytes > fixed ? stats->effective_budget_bytes - fixed : 0;
-}
-
-/* Lowers the budget of a store until efsg_source_adjust_budget(): 1/LOAD_SHARE of the pools, but at least two decoded
- * experts for the check of the weights. Fixed buffers keep their size. If efs_set() refuses the budget, the first one
- * stays. */
-static void source_limit_budget(struct efsg_source *source)
-{
-    struct efs *fs = efs_client_fs(source->client);
-    struct efs_stats stats;
-    char text[32];
-    if (!fs || source_budget())
-        return;
-    efs_stats(fs, &stats);
-    /* two experts of the mean decoded size, which also holds one larger coded expert */
-    uint64_t two = 2 * source->expert_bytes, pools = pools_of(&stats);
-    uint64_t share = pools / LOAD_SHARE > two ? pools / LOAD_SHARE : two;
-    uint64_t bytes = stats.fixed_bytes + (share < pools ? share : pools);
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
-    if (efs_set(fs, "budget", text, NULL, NULL) == 0)
-        efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s until a context decodes: %llu MiB", source->path,
-                 (unsigned long long)(bytes >> 20));
 }
 
 /* Whether prefetch is on. setting: EXPERTFS_PREFETCH, for a store; a mount has its own setting. */
@@ -153,7 +127,10 @@ static struct efsg_source *source_open(const char *path, uint64_t device)
     source->places = fs ? efsg_places_of_store(efs_get_store(fs)) : efsg_places_of_mount(path, device);
     source->hinted = source_prefetches(source, options.prefetch);
     source_find_expert_bytes(source);
-    source_limit_budget(source);
+    atomic_init(&source->disk_bytes, UINT64_MAX);
+    if (fs && !budget)
+        efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s until a context decodes: %llu MiB", path,
+                 (unsigned long long)(efs_budget_leave(fs, EFS_LEAVE_MOST) >> 20));
     return source;
 failed:
     efsg_log(GGML_LOG_LEVEL_ERROR, "%s; going on without expertfs", err.text[0] ? err.text : "no memory");
@@ -241,19 +218,6 @@ void efsg_buffers_release(struct efsg_buffers *room)
     efsg_kept_release(&room->ahead);
 }
 
-/* The memory that the pools may take now, besides the store's fixed buffers. disk_bytes: of tables. */
-static uint64_t source_pool_share(struct efs *fs, const struct efs_stats *stats, uint64_t disk_bytes)
-{
-    struct efs_memory memory;
-    struct efs_store_info info;
-    efs_memory(&memory);
-    efs_store_info(efs_get_store(fs), &info);
-    /* Only the used part of the pool is added: the rest may have no pages and be part of available_bytes. */
-    uint64_t pools = memory.available_bytes + stats->chunk_used_bytes, least = pools / 8;
-    uint64_t others = info.source_bytes - info.expert_raw_bytes - disk_bytes + pools / UNRESERVED_SHARE;
-    return pools > others + least ? pools - others : least;
-}
-
 /* Whether this thread is to do now what is done every CHECK_NS, the last time at *at_ns. */
 static bool check_due(_Atomic int64_t *at_ns)
 {
@@ -264,27 +228,17 @@ static bool check_due(_Atomic int64_t *at_ns)
     return (last == 0 || now - last >= CHECK_NS) && atomic_compare_exchange_strong(at_ns, &last, now);
 }
 
-void efsg_source_adjust_budget(struct efsg_source *source, uint64_t disk_bytes, struct efsg_buffers *room)
+void efsg_source_computes(struct efsg_source *source, uint64_t disk_bytes)
 {
     struct efs *fs = efs_client_fs(source->client);
-    struct efs_stats stats;
-    struct efs_error err = {""};
-    char text[32];
-    if (!fs || source_budget() || !check_due(&source->checked_ns))
+    uint64_t last = atomic_load(&source->disk_bytes);
+    struct efs_store_info info;
+    if (!fs || last == disk_bytes || source_budget() ||
+        !atomic_compare_exchange_strong(&source->disk_bytes, &last, disk_bytes))
         return;
-    efs_stats(fs, &stats);
-    const uint64_t bytes = stats.fixed_bytes + source_pool_share(fs, &stats, disk_bytes);
-    const uint64_t last = atomic_load(&source->budget_bytes), change = last > bytes ? last - bytes : bytes - last;
-    if (last && change < last / CHANGE_SHARE)
-        return;
-    if (bytes < last)
-        efsg_buffers_release(room);
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
-    if (efs_set(fs, "budget", text, NULL, &err) < 0)
-        efsg_log(GGML_LOG_LEVEL_WARN, "%s", err.text);
-    else if (!last || change > last / 4)
-        efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s: %llu MiB", source->path, (unsigned long long)(bytes >> 20));
-    atomic_store(&source->budget_bytes, bytes);
+    efs_store_info(efs_get_store(fs), &info);
+    uint64_t bytes = efs_budget_leave(fs, info.source_bytes - info.expert_raw_bytes - disk_bytes);
+    efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s: %llu MiB", source->path, (unsigned long long)(bytes >> 20));
 }
 
 /* ---- requests and checks ---- */
