@@ -79,8 +79,9 @@ struct efs_prefetcher {
     bool fills;                 /* filling is allowed: the store is open */
     enum efs_warm warm;
     uint64_t fill_bytes;    /* coded bytes of all experts */
-    uint32_t fill_expert;   /* filling has handled the experts before this one */
-    uint64_t fill_segments; /* planned_segments for which fill_expert is valid */
+    uint32_t fill_expert;   /* filling has handled the experts before this one, ... */
+    uint32_t fill_extent;   /* ... and, if it takes all, the extents before this one */
+    uint64_t fill_segments; /* planned_segments for which these are valid */
     struct efs_prefetcher_expert *experts;
     uint32_t *prefetched; /* [prefetched_count] experts that were read and not requested yet; may have stale entries */
     uint32_t prefetched_count;

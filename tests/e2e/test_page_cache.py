@@ -79,13 +79,6 @@ for way in ("read()", "mapped"):
     check(f"{way}: they make room for the next ones: the pool has {pool} bytes of {bytes_read}", pool < bytes_read * 2 // 3)
     mount.unmount()
 
-for served, options in ((large, "budget=900M,nostate"), (store, "budget=256M,nostate,plan=C=100")):
-    mount = Mount(served, options)
-    told = json.loads(run(program("expertctl"), "warmup", "--json", mount.path).stdout)
-    check("warmup reads all: that these make room is no sign of a full budget", not told["budget_full"] and
-          told["read_bytes"] == told["bytes"], (told, mount.stat()))
-    mount.unmount()
-
 print("-- pages that are dropped")
 mount = Mount(store, "budget=256M,nostate,direct_io=off")
 

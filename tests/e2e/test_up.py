@@ -335,30 +335,35 @@ check("a GGUF file of an unknown version: a warning", result.returncode == 0 and
       r"warning: .*/later\.gguf: header at offset 0: GGUF version 99; .*; served as plain bytes", result.stderr), result)
 
 print("-- warmup")
-store, mount = up("for warmup", model)
+store, mount = up("for warmup", model, "-o", "warm=off")
+get_warm = lambda where: ctl("get", where, "warm").stdout.strip()
 result = ctl("warmup", mount)
-check("warmup: all files", result.returncode == 0 and re.fullmatch(
-      rf"{mount}: (.*) of \1 in {len(files_below(model))} files, the daemon holds (\d+) of \2 experts, .* read from the store\n", result.stdout), result)
-told = json.loads(ctl("warmup", "--json", mount, "config.json", f"{mount}/experts/L00").stdout)
-check("warmup of a file and a folder", told["files"] == 1 + len(os.listdir(f"{mount}/experts/L00")) and
-      told["read_bytes"] == told["bytes"] and not told["budget_full"], told)
-told = json.loads(ctl("warmup", "--json", mount).stdout)
-check("warmup again: nothing is read from the store", told["disk_bytes"] == 0 and told["read_bytes"] == told["bytes"], told)
+check("warmup: all experts", result.returncode == 0 and re.fullmatch(
+      rf"{mount}: done, the daemon holds (\d+) of \1 experts, .* read from the store\n", result.stdout), result)
+check("warmup: the setting is what it was", get_warm(mount) == "off", get_warm(mount))
+disk_bytes = lambda: int(re.search(r"^disk_bytes: (\d+)", open(f"{mount}/.expertfs/stat").read(), re.M).group(1))
+before = disk_bytes()
+for name in files_below(model):
+    check(f"warmup: {name} is right", open(f"{mount}/{name}", "rb").read() == open(f"{model}/{name}", "rb").read())
+check("warmup: neither experts nor other tensors are read from the store again", disk_bytes() == before, disk_bytes() - before)
+told = json.loads(ctl("warmup", "--json", f"{mount}/experts/L00").stdout)
+check("warmup of a path: the whole model", told["mountpoint"] == mount and told["disk_bytes"] == 0 and
+      told["warm_state"] == "done" and told["experts_in_memory"] == told["experts"], told)
 result = ctl("warmup", "-q", mount)
 check("warmup --quiet", result.returncode == 0 and not result.stdout + result.stderr, result)
-for arguments, says in (((mount, "nothing"), "nothing: No such file"), ((mount, "/etc"), f"/etc: not in {mount}"),
-                        ((SCRATCH,), "not in a mount")):
+for arguments, code, says in (((mount, "config.json"), 2, "usage"), ((SCRATCH,), 1, "not in a mount")):
     result = ctl("warmup", *arguments)
-    check(f"warmup: {says}", result.returncode == 1 and says in result.stderr, result)
+    check(f"warmup: {says}", result.returncode == code and says in result.stderr.lower(), result)
 down("for warmup", mount)
 wide, small = make_store(make_model("wide", *WIDE)), scratch("small budget")
 up("a small budget", wide, small, "-o", "budget=40M")
-told = json.loads(ctl("warmup", "--json", small, "experts").stdout)
-check("warmup stops when the budget is full", told["budget_full"] and told["read_bytes"] < told["bytes"], told)
+told = json.loads(ctl("warmup", "--json", small).stdout)
 table = [line.split() for line in open(f"{small}/.expertfs/experts").read().splitlines()]
 state = table[0].index("state")
-check("and says how many experts are in memory", 0 < told["experts_in_memory"] == sum(row[state] in "FC" for row in table[1:]) <
-      told["experts"] == len(table) - 1, told)
+check("warmup: a budget that holds a part of the experts", told["warm_state"] == "done: the memory is full" and
+      0 < told["experts_in_memory"] < told["experts"] == len(table) - 1 and
+      told["experts_in_memory"] == sum(row[state] in "FC" for row in table[1:]), told)
+check("warmup: the setting is the default again", get_warm(small) == "auto", get_warm(small))
 down("a small budget", small)
 
 print("-- what is refused")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mount that has memory for all experts reads them before any request, as packed, within the budget: at once with
-warm=always; with auto, the default, while the machine is idle. A mount that is ended meanwhile ends normally."""
+warm=always, then the rest of its files, and as much as fits of a larger store; with auto, the default, while the machine
+is idle. A mount that is ended meanwhile ends normally."""
 from e2e import *
 
 need_fuse()
@@ -116,7 +117,13 @@ rests(mount)
 check("warm=off: nothing is read", mount.count("warmed_extents") == 0 and mount.fields("predict")["warm_state"] == "off")
 mount.unmount()
 mount = Mount(shared(DEEP)[1], "nostate,warm=always,budget=40M")
-check("a store that does not fit", state_is(mount, "off: the plan has no room for all experts, coded"), mount.control("predict"))
+check("a store that does not fit: as much as fits", state_is(mount, "done: the memory is full") and
+      mount.count("warmed_extents") > 0 and mount.count("evictions_c") == 0, mount.control("predict"))
+mount.check_budget()
+mount.unmount()
+stall(0)
+mount = Mount(shared(DEEP)[1], "nostate,budget=40M")
+check("warm=auto: nothing", state_is(mount, "off: the plan has no room for all experts, coded"), mount.control("predict"))
 check("nothing is read of it", mount.count("warmed_extents") == 0)
 mount.unmount()
 done()
