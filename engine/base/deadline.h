@@ -3,7 +3,7 @@
 #ifndef EFS_DEADLINE_H
 #define EFS_DEADLINE_H
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "expertfs.h"
 
 #include <errno.h>
@@ -39,9 +39,8 @@ static inline int efs_poll_until(struct pollfd *fds, unsigned count, const struc
 {
     int64_t left = -1;
     if (until) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        left = ((int64_t)until->tv_sec - now.tv_sec) * 1000 + (until->tv_nsec - now.tv_nsec + 999999) / 1000000;
+        const int64_t ns = until->tv_sec * INT64_C(1000000000) + until->tv_nsec - (int64_t)efs_now_ns();
+        left = (ns + 999999) / 1000000;
         left = left < 0 ? 0 : left > INT_MAX ? INT_MAX : left;
     }
     return poll(fds, count, (int)left);

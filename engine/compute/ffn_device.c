@@ -4,7 +4,7 @@
  * did not fit in pool G are requested again after those that did were computed and dropped. In EFS_FORM_SHARED some
  * experts run on the device and the rest on the team, in parallel.
  */
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "device_ops.h"
 #include "device_run.h"
 #include "expertfs-gpu.h"

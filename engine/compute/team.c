@@ -2,7 +2,7 @@
 /* team.c - see team.h. Between runs threads spin for SPIN_NS, then sleep: layers follow each other closely. */
 #include "team.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "owner.h"
 #include "thread.h"
 #include "sys.h"

@@ -17,7 +17,7 @@
 
 #include "account.h"
 #include "arena.h"
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "deferred.h"
 #include "expertfs-private.h"
 #include "layout.h"

@@ -6,7 +6,7 @@
  */
 #include "device_internal.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 
 #include <errno.h>
 #include <poll.h>

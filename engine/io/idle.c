@@ -2,7 +2,7 @@
 /* idle.c - see idle.h. The thread is woken by a semaphore, which needs no lock. */
 #include "idle.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "cores.h"
 #include "sys.h"
 #include "thread.h"

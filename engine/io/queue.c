@@ -5,7 +5,7 @@
  */
 #include "queue_join.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "container.h"
 #include "estimator.h"
 #include "layout.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack.c - efs_pack(): reads the catalogue, plans, packs, writes the index, verifies, names the store. */
 #include "pack.h"
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "sys.h"
 
 #include <errno.h>

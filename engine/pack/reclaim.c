@@ -4,7 +4,7 @@
 #include "reclaim.h"
 #include "expertfs-packing-private.h"
 #include "expertfs-private.h"
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "source.h"
 #include "store.h"
 #include "sys.h"

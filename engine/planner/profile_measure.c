@@ -4,7 +4,7 @@
 #include "expertfs-profile-private.h"
 #include "expertfs-private.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "codec.h"
 #include "container.h"
 #include "kernels.h"

@@ -8,16 +8,10 @@
 
 #include "daemon.h"
 #include "sample.h"
+#include "expertfs-clock-private.h"
 #include "expertfs-stats.h"
 
 #define SAMPLES 7 /* the oldest is 60 to 70 s old */
-
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
 
 void efsd_sample_take(struct efsd *daemon, struct efsd_sample *sample)
 {
@@ -26,7 +20,7 @@ void efsd_sample_take(struct efsd *daemon, struct efsd_sample *sample)
     atomic_init(&sample->counters.name, atomic_load_explicit(&daemon->counters.name, memory_order_relaxed));
     EFSD_COUNTERS(COPY)
 #undef COPY
-    sample->seconds = now_seconds();
+    sample->seconds = efs_now_seconds();
 }
 
 void efsd_sample_print(struct efsd_sample *sample, FILE *out)
@@ -71,6 +65,6 @@ void efsd_render_recent(struct efsd *daemon, FILE *out)
     bool full = recent->taken >= SAMPLES;
     struct efsd_sample oldest = recent->ring[full ? recent->taken % SAMPLES : 0];
     pthread_mutex_unlock(&recent->lock);
-    fprintf(out, "seconds: %.3f\n", now_seconds() - oldest.seconds);
+    fprintf(out, "seconds: %.3f\n", efs_now_seconds() - oldest.seconds);
     efsd_sample_print(&oldest, out);
 }

@@ -27,7 +27,7 @@ struct efsd_export_charge {
     struct efsd_export_client *client; /* a reference */
     uint32_t references;               /* items, and one until the request was submitted */
     uint32_t experts;
-    uint64_t requested_at; /* its first packet was received; see efsd_export_time() */
+    uint64_t requested_at; /* its first packet was received; see efs_clock_ns() */
 };
 
 struct efsd_export_item {
@@ -191,8 +191,6 @@ void efsd_export_client_end_request(struct efsd_export_client *client, errint_t 
 void efsd_export_client_end(struct efsd_export_client *client);
 
 /* ---- export_short.c ---- */
-/* ns of CLOCK_MONOTONIC, or of CLOCK_MONOTONIC_COARSE, which lags by some ms. */
-uint64_t efsd_export_time(clockid_t clock);
 /* An efs_memory_short_fn; arg is a struct efsd_export. Takes the lock while the engine's lock is held. */
 void efsd_export_memory_short(void *arg, bool progressed);
 /* Lock held. A packet of the client was received, or its connection has ended. */

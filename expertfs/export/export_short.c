@@ -17,18 +17,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "expertfs-clock-private.h"
 #include "log.h"
 
 #define SECOND 1000000000ull /* ns */
 #define WAIT_SECONDS 30
 #define SILENT_SECONDS 1
-
-uint64_t efsd_export_time(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
-}
 
 /* How long a request waits without progress. */
 static uint64_t short_wait(const struct efsd_export *h)
@@ -48,7 +42,7 @@ void efsd_export_memory_short(void *arg, bool progressed)
     struct efsd_export *h = arg;
     pthread_mutex_lock(&h->lock);
     const bool arm = h->clients && !h->armed;
-    const uint64_t now = progressed || arm ? efsd_export_time(CLOCK_MONOTONIC) : 0;
+    const uint64_t now = progressed || arm ? efs_clock_ns(CLOCK_MONOTONIC) : 0;
     if (progressed)
         h->progressed_at = now;
     if (arm)
@@ -58,7 +52,7 @@ void efsd_export_memory_short(void *arg, bool progressed)
 
 void efsd_export_client_heard(struct efsd_export_client *s)
 {
-    s->heard_at = efsd_export_time(CLOCK_MONOTONIC_COARSE);
+    s->heard_at = efs_clock_ns(CLOCK_MONOTONIC_COARSE);
     s->export->silent_count -= s->silent;
     s->silent = false;
 }
@@ -95,7 +89,7 @@ void efsd_export_timer_ended(struct efsd_export *h)
     uint64_t times;
     if (read(h->timer, &times, sizeof(times)) != (ssize_t)sizeof(times))
         return;
-    h->now = efsd_export_time(CLOCK_MONOTONIC);
+    h->now = efs_clock_ns(CLOCK_MONOTONIC);
     const uint64_t most = h->next = h->now + short_wait(h);
     pthread_mutex_lock(&h->lock);
     h->armed = false;

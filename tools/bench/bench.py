@@ -22,7 +22,7 @@ import time
 import common
 import readers as reader_matrix
 import weights
-from common import BUILD, DIRECT, WORK, daemons, drop, fields, fio, rate, run, tool, touch_memory
+from common import BUILD, DIRECT, WORK, daemons, drop, fields, fio, is_mounted, rate, run, tool, touch_memory
 from runner import ROUNDS, Rows, machine, turns
 
 QUICK = "--quick" in sys.argv or len(sys.argv) == 1  # reader matrix: fewer sizes and cells, one round each
@@ -577,7 +577,7 @@ class Nothing:
     def __enter__(self):
         os.makedirs(MOUNT, exist_ok=True)
         self.daemon = subprocess.Popen([tool("bench_fuse"), *self.options, MOUNT], stdin=subprocess.DEVNULL)
-        while not os.path.ismount(MOUNT):
+        while not is_mounted(MOUNT):
             if self.daemon.poll() is not None:
                 sys.exit("bench_fuse did not mount")
             time.sleep(0.01)

@@ -67,6 +67,12 @@ def daemons(store):
     return told.split()
 
 
+def is_mounted(path):
+    """os.path.ismount() is false for the mount of another user, which root may not look at."""
+    with open("/proc/self/mounts") as mounts:
+        return any(line.split()[1].replace("\\040", " ") == os.path.abspath(path) for line in mounts)
+
+
 class Mounted:
     """A mount by a background daemon until the end of the block. start, env: preexec_fn and environment of the daemon."""
 
@@ -80,5 +86,5 @@ class Mounted:
 
     def __exit__(self, *_):
         run("fusermount3", "-u", self.where)
-        while os.path.ismount(self.where) or daemons(self.store):  # wait until its memory is free
+        while is_mounted(self.where) or daemons(self.store):  # wait until its memory is free
             time.sleep(0.05)

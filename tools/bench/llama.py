@@ -29,7 +29,7 @@ import time
 
 import llama_avx2
 from cgroup import Cgroup
-from common import HERE, WORK, drop, tool, touch_memory
+from common import HERE, WORK, drop, is_mounted, tool, touch_memory
 from runner import ROUNDS, Rows, turns
 
 # 32 experts of 9 MiB in a layer, 4 per token; --size sets the number of layers
@@ -116,12 +116,6 @@ class Limited(Ended):
 
     def end(self):
         self.cgroup.remove()
-
-
-def is_mounted(path):
-    """os.path.ismount() is false for the mount of another user, which root may not look at."""
-    with open("/proc/self/mounts") as mounts:
-        return any(line.split()[1].replace("\\040", " ") == os.path.abspath(path) for line in mounts)
 
 
 class Mounted(Ended):

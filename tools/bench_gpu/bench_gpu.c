@@ -7,7 +7,7 @@
  * driver, or are read from disk in each round
  * (--cold). Prints the median rates in plain bytes per second and the median of the ratios.
  */
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "expertfs-gpu.h"
 #include "measure.h"
 #include "options.h"
@@ -83,7 +83,7 @@ static errint_t side_round(struct side *side, unsigned round, struct efs_error *
     static struct efs_need needs[EXPERTS_MAX];
     struct efs_gpu_stats before, after;
     errint_t rc = efs_client_gpu_stats(side->client, &before);
-    const double began = tools_now_s();
+    const double began = efs_now_seconds();
     struct efs_client_request *previous = NULL;
     for (uint32_t e = 0; e <= side->last.expert; e++)
         needs[e] = (struct efs_need){e, 1};
@@ -100,7 +100,7 @@ static errint_t side_round(struct side *side, unsigned round, struct efs_error *
         previous = request;
     }
     efs_client_release(previous);
-    const double seconds = tools_now_s() - began;
+    const double seconds = efs_now_seconds() - began;
     if (rc == 0)
         rc = efs_client_gpu_stats(side->client, &after);
     if (rc < 0)

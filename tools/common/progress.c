@@ -2,7 +2,7 @@
 /* progress.c - see progress.h. */
 #include "progress.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "interrupt.h"
 #include "size.h"
 
@@ -18,8 +18,9 @@
 void tools_progress_init(struct tools_progress *p, bool quiet)
 {
     const char *kind = getenv("TERM");
-    *p = (struct tools_progress){
-        .quiet = quiet, .terminal = isatty(STDERR_FILENO) && kind && strcmp(kind, "dumb") != 0, .last = tools_now_s()};
+    *p = (struct tools_progress){.quiet = quiet,
+                                 .terminal = isatty(STDERR_FILENO) && kind && strcmp(kind, "dumb") != 0,
+                                 .last = efs_now_seconds()};
 }
 
 static const char *amount(const struct tools_progress *p, uint64_t n, char *text, size_t room)
@@ -33,7 +34,7 @@ static const char *amount(const struct tools_progress *p, uint64_t n, char *text
 bool tools_progress_report(void *arg, uint64_t done, uint64_t total, const char *phase)
 {
     struct tools_progress *p = arg;
-    double now = tools_now_s();
+    double now = efs_now_seconds();
     if (!p->phase || strcmp(p->phase, phase) != 0) {
         p->phase = phase;
         p->began = p->printed = p->last;       /* the end of the previous phase */

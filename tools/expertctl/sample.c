@@ -3,7 +3,7 @@
 #include "sample.h"
 
 #include "expertfs-private.h"
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "control_file.h"
 
 #include <errno.h>
@@ -65,7 +65,7 @@ void ctl_sample_free(struct ctl_sample *s)
 errint_t ctl_sample_take(const char *root, struct ctl_sample *s, struct efs_error *err)
 {
     errint_t rc = tools_control_read(root, "stat", &s->stat, err);
-    s->seconds = tools_now_s();
+    s->seconds = efs_now_seconds();
     if (rc == 0)
         rc = tools_control_read(root, "config", &s->config, err);
     if (rc == 0)

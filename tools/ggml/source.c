@@ -2,6 +2,7 @@
 /* source.c - the sources of experts: a store opened in this process, or the mount that the model is mapped from. */
 #include "plugin.h"
 
+#include "expertfs-clock-private.h"
 #include "expertfs-private.h"
 #include "expertfs-stats.h"
 
@@ -24,9 +25,9 @@ struct efsg_source {
     struct efs_client *client;
     struct efsg_places *places; /* NULL: not known, so that no tensor is the source's */
     unsigned refs;
-    bool hinted;                /* prefetch is on */
-    uint64_t expert_bytes;      /* mean decoded size of an expert; 0: a mount */
-    _Atomic int64_t pools_ns;   /* time when pools_bytes was read; 0: never */
+    bool hinted;              /* prefetch is on */
+    uint64_t expert_bytes;    /* mean decoded size of an expert; 0: a mount */
+    _Atomic int64_t pools_ns; /* time when pools_bytes was read; 0: never */
     _Atomic uint64_t pools_bytes;
     _Atomic uint64_t disk_bytes; /* of the last efsg_source_computes(); UINT64_MAX: none */
 };
@@ -221,10 +222,8 @@ void efsg_buffers_release(struct efsg_buffers *room)
 /* Whether this thread is to do now what is done every CHECK_NS, the last time at *at_ns. */
 static bool check_due(_Atomic int64_t *at_ns)
 {
-    struct timespec time;
     int64_t last = atomic_load(at_ns);
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
-    const int64_t now = time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+    const int64_t now = (int64_t)efs_clock_ns(CLOCK_MONOTONIC_COARSE);
     return (last == 0 || now - last >= CHECK_NS) && atomic_compare_exchange_strong(at_ns, &last, now);
 }
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "expertfs-gpu.h"
 #include "expertfs-private.h"
 #include "process.h"
@@ -215,16 +215,16 @@ static uint32_t sample(float temperature, uint64_t *seed, float *logits, uint32_
 static errint_t run_prompt(struct run *r, const struct prompt *prompt, struct efs_error *err)
 {
     const struct arguments *a = r->a;
-    double began = tools_now_s();
+    double began = efs_now_seconds();
     errint_t rc = 0;
     forward_begin(r->forward);
     for (uint32_t at = 0; at < prompt->tokens && rc == 0; at += a->batch) {
         uint32_t left = prompt->tokens - at;
         rc = run_step(r, prompt->token + at, left < a->batch ? left : a->batch, TRACE_PROMPT, err);
-        r->first_step = at || r->sequence ? r->first_step : tools_now_s() - began;
+        r->first_step = at || r->sequence ? r->first_step : efs_now_seconds() - began;
     }
-    r->prompt_seconds += tools_now_s() - began;
-    began = tools_now_s();
+    r->prompt_seconds += efs_now_seconds() - began;
+    began = efs_now_seconds();
     for (uint32_t i = 0; i < a->tokens && rc == 0; i++) {
         uint32_t token = sample((float)a->temperature, &r->seed, r->logits, r->model.config.vocab);
         printf("%s%u%s", i ? " " : "tokens: ", token, i + 1 < a->tokens ? "" : "\n");
@@ -232,7 +232,7 @@ static errint_t run_prompt(struct run *r, const struct prompt *prompt, struct ef
         if (i + 1 < a->tokens)
             rc = run_step(r, &token, 1, TRACE_DECODE, err);
     }
-    r->seconds += tools_now_s() - began;
+    r->seconds += efs_now_seconds() - began;
     return rc;
 }
 
@@ -267,7 +267,7 @@ static void print_report(const struct run *r)
 
 static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *err)
 {
-    double began = tools_now_s();
+    double began = efs_now_seconds();
     uint32_t longest = 0;
     errint_t rc = model_open(a->store, &a->options, a->ignored, &r->model, err);
     if (rc < 0)
@@ -309,7 +309,7 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
         rc = trace_start(a->trace_path, &r->model, run_tokens, a->batch, &r->trace, err);
         forward_trace(r->forward, r->trace);
     }
-    r->opened = tools_now_s() - began;
+    r->opened = efs_now_seconds() - began;
     return rc;
 }
 

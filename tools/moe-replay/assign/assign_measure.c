@@ -4,7 +4,7 @@
 #include "expertfs-compute.h"
 #include "model.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "measure.h"
 
 #include <errno.h>
@@ -37,9 +37,9 @@ static errint_t run_expert(struct measuring *m, uint32_t which, uint32_t tokens,
                                         .y_stride = m->hidden,
                                         .y = m->y,
                                         .form = EFS_FORM_FULL};
-    uint64_t began = tools_now_ns();
+    uint64_t began = efs_now_ns();
     errint_t rc = efs_client_ffn(m->client, m->team, m->stack, m->layer, &mixture, err);
-    *ns = (double)(tools_now_ns() - began);
+    *ns = (double)(efs_now_ns() - began);
     return rc;
 }
 

@@ -2,7 +2,7 @@
 /* assign_report.c - tables of moe-replay assign. */
 #include "assign_command.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "measure.h"
 #include "size.h"
 
@@ -90,11 +90,11 @@ void replay_assign_print_deciding(void)
         uint8_t device[MANY_EXPERTS];
         for (size_t i = 0; i < sizeof(ns) / sizeof(ns[0]); i++)
             ns[i] = 1000 + (uint64_t)(1e6 * tools_uniform(&seed));
-        uint64_t began = tools_now_ns();
+        uint64_t began = efs_now_ns();
         efs_assign_greedy(&problem, device, &greedy);
-        uint64_t between = tools_now_ns();
+        uint64_t between = efs_now_ns();
         efs_assign_balanced(&problem, device, &balanced);
-        balanced_us[round] = (double)(tools_now_ns() - between) / 1e3;
+        balanced_us[round] = (double)(efs_now_ns() - between) / 1e3;
         greedy_us[round] = (double)(between - began) / 1e3;
         greedy_ns += (double)greedy.makespan_ns;
         balanced_ns += (double)balanced.makespan_ns;

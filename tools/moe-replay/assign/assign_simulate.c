@@ -11,7 +11,7 @@
 #include "gpu_cache.h"
 #include "tables.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 
 #include <errno.h>
 #include <string.h>
@@ -150,9 +150,9 @@ static double layer_optimum(struct player *p, const struct efs_assign_pair *pair
 static void compare_rules(struct player *p, const struct efs_assign_pair *pair, struct replay_assign_rules *r)
 {
     bool unknown;
-    uint64_t began = tools_now_ns();
+    uint64_t began = efs_now_ns();
     double optimum_ns = layer_optimum(p, pair, &unknown);
-    r->rule[EFS_ASSIGN_OPTIMUM].decide_ns += (double)(tools_now_ns() - began);
+    r->rule[EFS_ASSIGN_OPTIMUM].decide_ns += (double)(efs_now_ns() - began);
     r->layers++;
     r->unknown += unknown;
     r->optimum_ns += optimum_ns;
@@ -160,9 +160,9 @@ static void compare_rules(struct player *p, const struct efs_assign_pair *pair, 
         struct efs_assign_sum sum = {.makespan_ns = (uint64_t)optimum_ns};
         struct replay_assign_rule *rule = &r->rule[k];
         if (k != EFS_ASSIGN_OPTIMUM) {
-            began = tools_now_ns();
+            began = efs_now_ns();
             efs_assign_by((enum efs_assign_rule)k, pair, p->device, &sum);
-            double took_ns = (double)(tools_now_ns() - began);
+            double took_ns = (double)(efs_now_ns() - began);
             rule->decide_ns += took_ns;
             rule->decide_worst_ns = took_ns > rule->decide_worst_ns ? took_ns : rule->decide_worst_ns;
         } else if (!unknown) {
@@ -354,11 +354,11 @@ static errint_t play_layer(struct player *p, const struct replay_assign_system *
     const struct efs_assign_pair pair = describe(p, pass, layer);
     struct efs_assign_sum sum;
     bool paged = system->layout == REPLAY_GPU_PAGED;
-    uint64_t began = tools_now_ns();
+    uint64_t began = efs_now_ns();
     int rc = paged ? run_paged(p, &sum) : efs_assign_by(system->rule, &pair, p->device, &sum);
     if (rc < 0)
         return rc;
-    run->decide_ns += (double)(tools_now_ns() - began);
+    run->decide_ns += (double)(efs_now_ns() - began);
     for (uint32_t e = 0; e < w->experts; e++) {
         run->asked += p->tokens[e] > 0;
         run->hits += p->tokens[e] > 0 && p->cached[(size_t)layer * w->experts + e];

@@ -2,7 +2,7 @@
 /* live_run.c - see live_run.h. */
 #include "live_run.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "interrupt.h"
 #include "control_file.h"
 
@@ -59,12 +59,12 @@ static errint_t run_passes(const struct live_run *p, replay_progress_fn *progres
     const uint64_t *at = w->at;
     errint_t rc = 0;
     for (bool stop = false; rc == 0 && !stop && r->passes < w->passes; stop = progress(arg, r->tokens)) {
-        uint64_t began = tools_now_ns(), off = p->reader->off_clock_ns;
+        uint64_t began = efs_now_ns(), off = p->reader->off_clock_ns;
         for (uint32_t l = 0; rc == 0 && l < w->layers; l++)
             rc = tools_interrupted() ? -ECANCELED : run_layer(p, r->passes, at, l, err);
         if (rc < 0)
             break;
-        pass_ns[r->passes] = tools_now_ns() - began - (p->reader->off_clock_ns - off);
+        pass_ns[r->passes] = efs_now_ns() - began - (p->reader->off_clock_ns - off);
         r->all.time_ns += pass_ns[r->passes];
         rc = p->reader->count(p->reader, now, err);
         record->check = replay_compute_check(p->compute);

@@ -2,7 +2,7 @@
 /* reader_mmap.c - models most runtimes: raw files are mapped, and page faults read them through the page cache. */
 #include "reader.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -62,10 +62,10 @@ static errint_t mmap_request(struct replay_reader *reader, uint32_t layer, const
     r->layer = layer;
     r->count = count;
     r->given = 0;
-    uint64_t began = tools_now_ns();
+    uint64_t began = efs_now_ns();
     for (uint32_t i = 0; i < count; i++)
         r->hits[mmap_resident(r, layer * r->raw->model.experts + experts[i]) ? 0 : REPLAY_STATES - 1]++;
-    reader->off_clock_ns += tools_now_ns() - began;
+    reader->off_clock_ns += efs_now_ns() - began;
     return 0;
 }
 

@@ -15,7 +15,7 @@
  */
 #include "reader.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "tables.h"
 
 #include <errno.h>
@@ -174,7 +174,7 @@ static void slots_reap(struct slots_reader *r)
     r->slots[slot].unread--;
     io_uring_cqe_seen(&r->ring, cqe);
     if (--r->in_flight == 0)
-        r->io_ns += tools_now_ns() - r->flight_began_ns;
+        r->io_ns += efs_now_ns() - r->flight_began_ns;
 }
 
 /* Queues the reads of an expert into a slot; blocks while DEPTH reads are in flight. */
@@ -195,7 +195,7 @@ static void slots_read(struct slots_reader *r, uint32_t unit, uint32_t s)
             sqe->user_data = (uint64_t)s << 32 | (there < length ? there : length);
             r->slots[s].unread++;
             if (r->in_flight++ == 0)
-                r->flight_began_ns = tools_now_ns();
+                r->flight_began_ns = efs_now_ns();
         }
 }
 

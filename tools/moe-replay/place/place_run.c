@@ -5,7 +5,7 @@
 
 #include "tables.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 #include "interrupt.h"
 
 #include <errno.h>
@@ -139,14 +139,14 @@ static bool player_stop(void *arg)
 
 static errint_t player_place(struct player *p, unsigned row, struct efs_error *err)
 {
-    uint64_t began = tools_now_ns();
+    uint64_t began = efs_now_ns();
     size_t bytes = efs_place_at(&p->problem, p->problem.servers, 0, 0);
     int rc = 0;
     if (row == REPLAY_PLACE_ALL_LOCAL)
         memset(p->held, 1, bytes);
     else
         rc = efs_place_by(p->rule, &p->problem, SEED, p->held);
-    p->plan_s = (double)(tools_now_ns() - began) / 1e9;
+    p->plan_s = (double)(efs_now_ns() - began) / 1e9;
     if (rc == 0 && row != REPLAY_PLACE_ALL_LOCAL)
         rc = efs_place_pack(&p->problem, p->held, NULL, p->gpu);
     if (rc == -ENOSPC)
@@ -187,9 +187,9 @@ static errint_t player_serve(struct player *p, const struct replay_place_point *
                               s->switched ? s->duration_s / 2 : 0, most > 0, SEED, &count);
     if (!requests)
         return efs_fail(err, -ENOMEM, "no memory");
-    uint64_t began = tools_now_ns();
+    uint64_t began = efs_now_ns();
     int rc = efs_servers_run(&c, p->held, requests, most && count > most ? most : count, &run->result);
-    run->simulate_s = (double)(tools_now_ns() - began) / 1e9;
+    run->simulate_s = (double)(efs_now_ns() - began) / 1e9;
     free(requests);
     if (rc == 0)
         rc = p->rc;

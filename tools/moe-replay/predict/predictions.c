@@ -5,20 +5,18 @@
 
 #include "tables.h"
 
+#include "expertfs-clock-private.h"
 #include "process.h"
 #include "interrupt.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* CPU time of this thread, unaffected by other load. */
 static uint64_t cpu_ns(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return efs_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 struct player {

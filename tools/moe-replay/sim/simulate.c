@@ -11,7 +11,7 @@
 #include "prefetch_sim.h"
 #include "cache_sim.h"
 
-#include "clock.h"
+#include "expertfs-clock-private.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -139,14 +139,14 @@ static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, uint
         replay_cache_request(player->cache, player->placements);
         return 0;
     }
-    uint64_t began = tools_now_ns();
+    uint64_t began = efs_now_ns();
     int rc = efs_policy_request(player->policy, layer, experts, count, player->placements);
     if (rc == 0 && player->prefetch)
         rc = replay_prefetch_requested(player->prefetch, layer, player->placements, count);
     if (rc < 0)
         return rc;
     efs_policy_admit(player->policy, layer, player->placements, count, &moves, &move_count);
-    player->policy_ns += tools_now_ns() - began;
+    player->policy_ns += efs_now_ns() - began;
     for (size_t i = 0; i < move_count; i++)
         if (moves[i].from == EFS_POOL_F && (moves[i].to == EFS_POOL_C || moves[i].to == EFS_POOL_E))
             player->result->recoded_bytes += (double)player->setup->bytes[EFS_POOL_F];
