@@ -62,9 +62,8 @@ struct efs {
     struct efs_account account;
 
     struct efs_extents *extents;
-    struct efs_uncached_slots *uncached;
     struct efs_fragments *fragments; /* NULL: the store has no page checksums */
-    struct efs_small_slots *small;
+    struct efs_slots *slots;
     struct efs_full_pool *full;
     struct efs_demotion *demotion;
     struct efs_cache *cache;

@@ -14,7 +14,8 @@
  *     request_memory.c  tensors and windows of the experts that a request holds
  *     lease.c           leases on full experts for opens of their files
  *     use.c             reports uses of experts
- *     read.c            reads of files; small.c: of a few pages; read_rows.c: of rows of a table
+ *     read.c            reads of files; read_rows.c: of rows of a table
+ *     slot.c            reads past the extents, through slots; slot_pages.c: of a few pages
  *
  * A request that waits for memory holds none: the queue takes the memory of all of its items in one critical section,
  * as blocks of the chunk pool and memory files, or nothing. From then on the request waits only for the disk and the
@@ -33,7 +34,21 @@
 #include "extent.h"
 #include "full.h"
 #include "request.h"
-#include "uncached.h"
+
+/* A read of raw bytes [begin, begin + bytes) of an object, which may continue in the next objects, into dst, that
+ * bypasses the chunk pool (slot.h). The caller keeps it allocated until done() is called. */
+struct efs_uncached {
+    struct efs_uncached *next; /* in the queue for a slot */
+    uint32_t object, extent;   /* extent: of a small read */
+    uint64_t begin;
+    size_t bytes;
+    uint8_t *dst;
+    bool small;     /* by the pages that it needs, if they are good: efs_small_serves() */
+    bool may_block; /* of a small read: the calling thread may wait for the disk */
+    /* Called once, without lock, on a worker; for a small read possibly on its caller's thread, before it returns. 0,
+     * -EUCLEAN, the read's error. May free the struct. */
+    void (*done)(struct efs *fs, struct efs_uncached *read, errint_t error);
+};
 
 /* One extent of an item. */
 struct efs_part {
@@ -224,17 +239,18 @@ struct efs_file_span {
 };
 struct efs_file_span efs_file_span(const struct efs *fs, uint32_t file, uint64_t offset);
 
-/* ---- small.c ---- */
+/* ---- slot.c ---- */
 #define EFS_SMALL_BYTES (32u << 10) /* the limit of a small read */
-/* With lock held: whether to read these bytes, inside the extent, by efs_small_read(). */
+/* With lock held: whether these bytes, inside the extent, can be a small read. */
 bool efs_small_serves(const struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes);
-/* Makes or starts the read, or queues it for a slot. Without lock. The caller keeps the store open until done(). */
-void efs_small_read(struct efs *fs, struct efs_uncached *read);
-/* Memory of all slots, bytes: part of the fixed memory; 0 for a packed store without page checksums. */
-uint64_t efs_small_slots_bytes(const struct efs *fs);
+/* Makes or starts the read, or queues it for a slot. Without lock; never fails. The caller keeps the store open until
+ * done(). */
+void efs_uncached_read(struct efs *fs, struct efs_uncached *read);
+/* Memory of all slots, bytes: part of the fixed memory. */
+uint64_t efs_slots_bytes(const struct efs *fs);
 /* Without lock, before threads are started and after they have ended. -ENOMEM. */
-errint_t efs_small_build(struct efs *fs);
-void efs_small_destroy(struct efs *fs);
+errint_t efs_slots_build(struct efs *fs);
+void efs_slots_destroy(struct efs *fs);
 
 /* ---- request_memory.c ---- */
 errint_t efs_item_tensors(struct efs_request_item *item);

@@ -32,7 +32,6 @@ struct part { /* the bytes of a read in one extent */
     uint32_t next_object;     /* the next object, if the part ends at the end of an object; else EFS_NONE */
     size_t range_bytes;       /* of the object's range, in its first part; 0 in its later parts */
     bool pinned;              /* this part holds the pin on the full expert, for all parts of the range */
-    bool is_small;            /* see part_is_small() */
     uint32_t group;
     const uint8_t *full; /* its bytes in the full pool, while the expert is pinned */
 };
@@ -301,7 +300,7 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
         EFS_QUEUE_PUSH(&served->direct, p);
         return false;
     }
-    if ((p->is_small = part_is_small(p, step))) {
+    if ((p->span.small = part_is_small(p, step))) {
         EFS_QUEUE_PUSH(&served->direct, p);
         return false;
     }
@@ -415,10 +414,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         read_copy(fs, &served.full);
     for (struct part *p = served.direct.head, *next; p; p = next) {
         next = p->next;
-        if (p->is_small)
-            efs_small_read(fs, &p->span);
-        else
-            efs_uncached_read(fs, &p->span);
+        efs_uncached_read(fs, &p->span);
     }
     read_run(&served.ready);
     read_end(r);

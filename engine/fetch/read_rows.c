@@ -2,7 +2,7 @@
 /*
  * read_rows.c - rows of a table of a plain store, by pages: fragments (cache/fragment.h) are the cache of rows. A batch
  * takes the lock once for each EFS_LOCKED_COPY_MAX bytes of its rows, and of the pages that it reads, and wakes the I/O
- * thread once; a read of its own for each row (small.c) takes some ten microseconds of wake-ups more.
+ * thread once; a read of its own for each row (slot.c) takes some ten microseconds of wake-ups more.
  */
 #include "fetch.h"
 #include "fragment.h"

@@ -23,7 +23,6 @@
 #include "plain.h"
 #include "prefetcher.h"
 #include "fragment.h"
-#include "uncached.h"
 #include "expertfs-stats.h"
 
 #include <errno.h>
@@ -115,9 +114,8 @@ static uint64_t fixed_bytes(const struct efs *fs)
     uint64_t threads = (uint64_t)(fs->options.workers + 2) * EFS_STACK_TOUCHED_BYTES + /* 2: I/O, plan */
                        fs->options.workers * efs_codec_scratch_bytes(s->sb.shard_elements);
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
-           s->index_bytes + fs->view.memory_bytes + threads + efs_extents_table_bytes(fs) + efs_uncached_bytes(fs) +
-           efs_fragments_bytes(fs) + efs_small_slots_bytes(fs) +
-           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
+           s->index_bytes + fs->view.memory_bytes + threads + efs_extents_table_bytes(fs) + efs_slots_bytes(fs) +
+           efs_fragments_bytes(fs) + (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
            (s->expert_count ? efs_cache_bytes(s) : 0) + efs_record_bytes();
 }
 
@@ -267,9 +265,8 @@ static errint_t served_start(struct efs *fs, struct efs_error *err)
     if (rc < 0)
         return rc;
     efs_budget_build(fs);
-    if (efs_uncached_build(fs) < 0 || efs_fragments_build(fs) < 0 || efs_small_build(fs) < 0 ||
-        efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
-        efs_prefetcher_build(fs) < 0)
+    if (efs_fragments_build(fs) < 0 || efs_slots_build(fs) < 0 || efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 ||
+        efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 || efs_prefetcher_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     struct efs_error said = {.text = ""};
     rc = efs_budget_is_auto(fs) ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
@@ -332,8 +329,7 @@ static void served_stop(struct efs *fs)
     if (fs->arena.segments)
         efs_arena_destroy(&fs->arena);
     efs_extents_destroy(fs);
-    efs_uncached_destroy(fs);
-    efs_small_destroy(fs);
+    efs_slots_destroy(fs);
     efs_fragments_destroy(fs);
     efs_view_destroy(&fs->view);
     efs_store_close(fs->store);

@@ -80,6 +80,7 @@ owner_of budget budget
 owner_of planner plan_thread
 owner_of prefetch prefetcher
 owner_of fetch leases
+owner_of fetch slots
 owner_of trace record
 # Only memory/account.[ch] write the account of the budget, and only budget/ sets its limits.
 member='account(\.|->)[a-z_]+(\[[^]]*\])?'

@@ -15,7 +15,7 @@
 #include "container.h"
 #include "extent_internal.h"
 #include "policy_internal.h"
-#include "slots.h"
+#include "slot.h"
 #include "snapshot.h"
 #include "threads.h"
 
@@ -331,7 +331,7 @@ static uint64_t cache_hash(const struct efs *fs)
 static uint64_t part_hash(uint64_t hash, const struct efs_part *p)
 {
     hash = MIX_STRUCT(hash, efs_part, p, MEMBER(efs_part, waiter.next), MEMBER(efs_part, waiter.job),
-                      MEMBER(efs_part, waiter.load), MEMBER(efs_part, span.waiter), MEMBER(efs_part, span.dst));
+                      MEMBER(efs_part, waiter.load), MEMBER(efs_part, span.next), MEMBER(efs_part, span.dst));
     return MIX(hash, p->waiter.load != NULL);
 }
 
@@ -369,23 +369,21 @@ static uint64_t blocks_hash(const struct efs *fs)
     return hash;
 }
 
-/* Bounce slots: those that are not free. */
+/* Slots that are not free. */
 static uint64_t slots_hash(const struct efs *fs)
 {
-    const struct efs_slots *slots = (const void *)fs->uncached;
-    size_t bytes = ((const struct heap_block *)(const void *)fs->uncached - 1)->bytes - sizeof(*slots),
-           stride = bytes / 4;
+    const struct efs_slots *slots = fs->slots;
     uint64_t hash = 0;
-    for (unsigned i = 0; i < fs->options.workers + 1; i++) {
-        const uint8_t *slot = (const uint8_t *)(slots + 1) + i * stride;
-        const struct efs_slot *free_slot = slots->free;
-        while (free_slot && (const void *)free_slot != slot)
+    for (unsigned i = 0; i < slots->count; i++) {
+        const struct efs_slot *slot = &slots->slots[i], *free_slot = slots->pools[slot->is_bounce].free;
+        while (free_slot && free_slot != slot)
             free_slot = free_slot->next;
         if (!free_slot)
-            hash += MIX(1, foreign_hash(slot + sizeof(struct efs_slot), stride - sizeof(struct efs_slot)));
+            hash += MIX_STRUCT(1, efs_slot, slot, MEMBER(efs_slot, next), MEMBER(efs_slot, memory));
     }
-    for (const struct efs_slot_waiter *w = slots->waiting.head; w; w = w->next)
-        hash = MIX(hash, listed(w));
+    for (unsigned kind = 0; kind < 2; kind++)
+        for (const struct efs_uncached *read = slots->pools[kind].waiting.head; read; read = read->next)
+            hash = MIX(hash, listed(read));
     return hash;
 }
 

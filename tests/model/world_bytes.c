@@ -7,7 +7,6 @@
 
 #include "extent_internal.h"
 #include "snapshot.h"
-#include "uncached.h"
 #include "wrapped.h"
 
 #include <errno.h>

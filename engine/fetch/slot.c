@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* slot.c - see slot.h. */
+#include "slot.h"
+#include "stats.h"
+
+#include "container.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define SMALL_SLOTS 16u
+#define BOUNCE_SLOTS_MAX 4u /* one more than workers, so that a read is in flight while all decode; but at most 4 */
+#define SMALL_SLOT_BYTES                                                                                               \
+    ((EFS_SLOT_PAGES + 1) * (size_t)EFS_ALIGN) /* decoding reads up to EFS_CASCADE_SLACK bytes past the code */
+
+static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch);
+
+/* ---- pages ---- */
+
+static void io_done(struct efs_io *io, errint_t error)
+{
+    struct efs_slot *slot = io->owner;
+    if (error < 0)
+        slot->error = error;
+    if (atomic_fetch_sub(&slot->pending, 1) == 1)
+        efs_workers_push(slot->fs->workers, &slot->job);
+}
+
+/* Adds a read to those of this step; one that continues the last read extends it. */
+static void add_read(struct efs_slot *slot, uint64_t offset, size_t bytes, uint8_t *memory)
+{
+    struct efs_io *last = slot->io_count ? &slot->io[slot->io_count - 1] : NULL;
+    if (last && last->data + last->bytes == memory && last->offset + last->bytes == offset) {
+        last->bytes += bytes;
+        return;
+    }
+    struct efs_io *io = &slot->io[slot->io_count++];
+    *io = (struct efs_io){.offset = offset,
+                          .bytes = bytes,
+                          .data = memory,
+                          .segment = EFS_NONE,
+                          .class = EFS_IO_DEMAND,
+                          .complete = io_done,
+                          .owner = slot};
+    if (last)
+        last->next = io;
+}
+
+/* Reads the chunks of the piece's shard to a bounce slot: the pages of the E chunk, followed by those of the SM chunk.
+ */
+static void add_chunks(struct efs_slot *slot)
+{
+    const struct efs_disk_shard *s = &slot->fs->store->shards[slot->piece.shard];
+    const size_t e = s->e_bytes ? efs_page_span(s->e_offset, s->e_offset + s->e_bytes) : 0;
+    if (s->e_bytes)
+        add_read(slot, efs_page_down(s->e_offset), e, slot->memory);
+    if (s->sm_bytes)
+        add_read(slot, efs_page_down(s->sm_offset), efs_page_span(s->sm_offset, s->sm_offset + s->sm_bytes),
+                 slot->memory + e);
+}
+
+/* Reads on this thread, if the read may block. false: not read. */
+static bool read_direct(struct efs_slot *slot)
+{
+    struct efs *fs = slot->fs;
+    int fd = slot->read->may_block ? efs_io_direct_fd(fs->io) : -1;
+    uint64_t bytes = 0;
+    if (fd < 0 || efs_direct_read(&slot->direct, fd, slot->io) < 0)
+        return false;
+    for (uint32_t i = 0; i < slot->io_count; i++)
+        bytes += slot->io[i].bytes;
+    efs_count(fs->stats, disk_reads, slot->io_count);
+    efs_count(fs->stats, disk_bytes, bytes);
+    return true;
+}
+
+/* Finds or reads pages. true: the I/O thread reads them, and a worker goes on. */
+static bool slot_pages(struct efs_slot *slot, errint_t *rc)
+{
+    slot->io_count = 0;
+    slot->step = EFS_SLOT_DECODE;
+    if (slot->is_bounce) {
+        add_chunks(slot);
+    } else {
+        *rc = efs_slot_pages_gather(slot) ? 0 : -EUCLEAN;
+        for (uint32_t i = 0; i < slot->page_count && *rc == 0; i++)
+            if (slot->pages[i].missing)
+                add_read(slot, slot->pages[i].key.page * EFS_ALIGN, EFS_ALIGN, efs_slot_page(slot, i));
+    }
+    if (slot->io_count == 0)
+        return false;
+    if (!slot->is_bounce) {
+        slot->from_disk = true;
+        slot->step = EFS_SLOT_CHECK;
+        if (read_direct(slot))
+            return false;
+    }
+    slot->read->may_block = false; /* a worker does not wait for the disk */
+    slot->pending = slot->io_count;
+    efs_io_submit(slot->fs->io, slot->io);
+    return true;
+}
+
+/* ---- decode ---- */
+
+static errint_t slot_decode(struct efs_slot *slot, struct efs_codec_scratch *scratch)
+{
+    const struct efs_disk_shard *s = &slot->fs->store->shards[slot->piece.shard];
+    if (!slot->is_bounce)
+        return efs_slot_pages_decode(slot, scratch) ? 0 : -EUCLEAN;
+    const uint8_t *sm = slot->memory + (s->e_bytes ? efs_page_span(s->e_offset, s->e_offset + s->e_bytes) : 0);
+    return efs_shard_decode_from(slot->fs, &slot->piece, s->e_bytes ? slot->memory + s->e_offset % EFS_ALIGN : NULL,
+                                 s->sm_bytes ? sm + s->sm_offset % EFS_ALIGN : NULL, slot->read->dst + slot->done,
+                                 scratch);
+}
+
+/* ---- reply ---- */
+
+static void slot_begin(struct efs_slot *slot, struct efs_uncached *read)
+{
+    slot->read = read;
+    slot->step = EFS_SLOT_PIECE;
+    slot->done = 0;
+    slot->error = 0;
+    slot->from_disk = false;
+    slot->piece = (struct efs_piece){.object = read->object, .at = read->begin};
+}
+
+/* Passes the slot to the next read that waits, or frees it. */
+static void slot_put(struct efs_slot *slot)
+{
+    struct efs_slots *slots = slot->fs->slots;
+    struct efs_slot_pool *pool = &slots->pools[slot->is_bounce];
+    pthread_mutex_lock(&slots->lock);
+    struct efs_uncached *next = pool->waiting.head;
+    if (next && !(pool->waiting.head = next->next))
+        EFS_QUEUE_INIT(&pool->waiting);
+    if (!next) {
+        slot->next = pool->free;
+        pool->free = slot;
+    }
+    pthread_mutex_unlock(&slots->lock);
+    if (!next)
+        return;
+    next->may_block = false;
+    slot_begin(slot, next);
+    if (slot->is_bounce)
+        slot_run(&slot->job, NULL); /* only submits reads */
+    else
+        efs_workers_push(slot->fs->workers, &slot->job);
+}
+
+static void slot_reply(struct efs_slot *slot, errint_t rc)
+{
+    struct efs *fs = slot->fs;
+    struct efs_uncached *read = slot->read;
+    const bool small = !slot->is_bounce;
+    if (small) {
+        efs_count(fs->stats, reads_m, rc < 0 || slot->from_disk);
+        efs_count(fs->stats, reads_c, rc == 0 && !slot->from_disk);
+        efs_count(fs->stats, reads_small, rc == 0);
+    } else if (slot->error < 0) {
+        efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
+                (unsigned long long)slot->io[0].offset, strerror(-rc));
+    }
+    slot_put(slot); /* before done(), after which the store may be closed */
+    if (small && rc < 0) {
+        read->small = false;
+        efs_uncached_read(fs, read);
+    } else {
+        read->done(fs, read, rc);
+    }
+}
+
+/* Continues with the read until it waits for the I/O thread or ends. scratch: of a worker, or NULL. */
+static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct efs_slot *slot = EFS_CONTAINER(job, struct efs_slot, job);
+    const struct efs_uncached *read = slot->read;
+    errint_t rc = slot->error;
+    for (bool ended = false; rc == 0 && !ended;)
+        switch (slot->step) {
+        case EFS_SLOT_PIECE:
+            slot->piece = efs_piece_at(slot->fs, slot->piece.object, slot->piece.at + slot->piece.bytes,
+                                       read->bytes - slot->done);
+            slot->step = EFS_SLOT_PAGE;
+            if (!slot->is_bounce && !efs_slot_pages_begin(slot))
+                rc = -EUCLEAN;
+            break;
+        case EFS_SLOT_PAGE:
+            if (slot_pages(slot, &rc))
+                return;
+            break;
+        case EFS_SLOT_CHECK:
+            rc = efs_slot_pages_check(slot) ? 0 : -EUCLEAN;
+            slot->step = EFS_SLOT_PAGE;
+            break;
+        case EFS_SLOT_DECODE:
+            rc = slot_decode(slot, scratch);
+            slot->done += slot->piece.bytes;
+            slot->step = EFS_SLOT_PIECE;
+            ended = slot->done == read->bytes;
+            break;
+        }
+    slot_reply(slot, rc);
+}
+
+void efs_uncached_read(struct efs *fs, struct efs_uncached *read)
+{
+    struct efs_slots *slots = fs->slots;
+    struct efs_slot_pool *pool = &slots->pools[!read->small];
+    pthread_mutex_lock(&slots->lock);
+    struct efs_slot *slot = pool->free;
+    if (slot)
+        pool->free = slot->next;
+    else
+        EFS_QUEUE_PUSH(&pool->waiting, read);
+    pthread_mutex_unlock(&slots->lock);
+    if (!slot)
+        return;
+    slot_begin(slot, read);
+    slot_run(&slot->job, NULL);
+}
+
+/* ---- slots ---- */
+
+static unsigned small_slots(const struct efs *fs)
+{
+    return efs_fragments_bytes(fs) ? SMALL_SLOTS : 0;
+}
+
+static unsigned bounce_slots(const struct efs *fs)
+{
+    return fs->options.workers + 1 < BOUNCE_SLOTS_MAX ? fs->options.workers + 1 : BOUNCE_SLOTS_MAX;
+}
+
+static size_t memory_bytes(const struct efs *fs)
+{
+    return small_slots(fs) * SMALL_SLOT_BYTES + bounce_slots(fs) * fs->shard_bytes_max;
+}
+
+static size_t table_bytes(const struct efs *fs)
+{
+    return sizeof(struct efs_slots) + (small_slots(fs) + bounce_slots(fs)) * sizeof(struct efs_slot);
+}
+
+uint64_t efs_slots_bytes(const struct efs *fs)
+{
+    return table_bytes(fs) + memory_bytes(fs);
+}
+
+errint_t efs_slots_build(struct efs *fs)
+{
+    struct efs_slots *slots = efs_sys_calloc(1, table_bytes(fs));
+    if (!slots)
+        return -ENOMEM;
+    fs->slots = slots;
+    slots->count = small_slots(fs) + bounce_slots(fs);
+    pthread_mutex_init(&slots->lock, NULL);
+    EFS_QUEUE_INIT(&slots->pools[false].waiting);
+    EFS_QUEUE_INIT(&slots->pools[true].waiting);
+    uint8_t *memory = slots->memory =
+        efs_sys_mmap(NULL, memory_bytes(fs), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (unsigned i = 0; memory && i < slots->count; i++) {
+        struct efs_slot *slot = &slots->slots[i];
+        slot->is_bounce = i >= small_slots(fs);
+        struct efs_slot_pool *pool = &slots->pools[slot->is_bounce];
+        slot->fs = fs;
+        slot->job.run = slot_run;
+        slot->memory = memory;
+        memory += slot->is_bounce ? fs->shard_bytes_max : SMALL_SLOT_BYTES;
+        slot->next = pool->free;
+        pool->free = slot;
+    }
+    return slots->memory ? 0 : -ENOMEM;
+}
+
+void efs_slots_destroy(struct efs *fs)
+{
+    struct efs_slots *slots = fs->slots;
+    if (!slots)
+        return;
+    for (unsigned i = 0; i < slots->count; i++)
+        efs_direct_close(&slots->slots[i].direct);
+    if (slots->memory)
+        efs_sys_munmap(slots->memory, memory_bytes(fs));
+    pthread_mutex_destroy(&slots->lock);
+    free(slots);
+    fs->slots = NULL;
+}

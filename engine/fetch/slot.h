@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * slot.h - reads that bypass the chunk pool. Each goes through a *slot*, which has memory for pages of the store:
+ *
+ *     piece    the part of the read in the next shard
+ *     pages    the pages that are needed: copied from fragments (cache/fragment.h), or read from the store
+ *     check    what was read is compared with page checksums
+ *     decode   to the reader's memory; then the next piece
+ *     reply    after the last piece; the slot is passed to the next read that waits for one
+ *
+ * There are slots of two sizes. A slot for a few pages makes *small reads*: of few bytes of an object with page
+ * checksums, or of a plain store. A *bounce slot* has memory for a shard: it reads whole chunks, whose checksums the
+ * decoder compares, for readers and loads that find no memory in the pool because clients hold it, for a few bytes of
+ * an extent that is not worth loading, and for small reads whose pages are not good: it reports why, or succeeds.
+ *
+ * The slots are allocated when the store is opened. A slot is held for at most two reads of the disk and a decode of
+ * each shard in turn, so a wait for one depends on the disk and the workers only.
+ */
+#ifndef EFS_SLOT_H
+#define EFS_SLOT_H
+
+#include "fetch.h"
+
+#include "direct.h"
+#include "extent_internal.h"
+#include "fragment.h"
+#include "kernels.h"
+
+#define EFS_SLOT_PAGES 20u
+
+struct efs_slot_page {
+    struct efs_fragment_key key;
+    bool missing; /* to be read from the store */
+};
+
+struct efs_slot {
+    struct efs_slot *next; /* free */
+    uint8_t *memory;       /* not initialised */
+    struct efs *fs;
+    bool is_bounce;
+    struct efs_uncached *read;
+    struct efs_job job;
+    enum { EFS_SLOT_PIECE, EFS_SLOT_PAGE, EFS_SLOT_CHECK, EFS_SLOT_DECODE } step; /* the next one */
+    size_t done; /* bytes of the read that are decoded */
+    struct efs_piece piece;
+    bool from_disk; /* of the read: some page was read from the store */
+    _Atomic uint32_t pending;
+    _Atomic errint_t error;
+    /* Of a small read: what is needed of the shard. */
+    bool located;                  /* range has the code, whose pages are in the slot */
+    size_t elements, first, count; /* of the shard; those that the bytes touch */
+    size_t head_bytes;
+    struct efs_cascade_range range;
+    uint32_t head, code, sm; /* the first page of each in the slot */
+    uint32_t page_count, looked_up;
+    struct efs_slot_page pages[EFS_SLOT_PAGES];
+    struct efs_direct direct;
+    uint32_t io_count;
+    struct efs_io io[EFS_SLOT_PAGES]; /* the reads of this step, linked */
+};
+
+struct efs_slots {
+    pthread_mutex_t lock; /* guards the pools; a leaf */
+    struct efs_slot_pool {
+        struct efs_slot *free;
+        EFS_QUEUE(struct efs_uncached) waiting;
+    } pools[2];      /* [1]: bounce slots */
+    uint8_t *memory; /* of all slots */
+    unsigned count;
+    struct efs_slot slots[];
+};
+
+static inline uint8_t *efs_slot_page(const struct efs_slot *slot, uint32_t i)
+{
+    return slot->memory + (size_t)i * EFS_ALIGN;
+}
+
+/* ---- slot_pages.c: the steps of small reads; false: the read is not served by a few pages ---- */
+/* Names the pages of the piece's head and of its signs and mantissas. */
+bool efs_slot_pages_begin(struct efs_slot *slot);
+/* Makes the pages that were read fragments, names all pages that can be named now, and copies fragments to them. Those
+ * that are missing are to be read. */
+bool efs_slot_pages_gather(struct efs_slot *slot);
+bool efs_slot_pages_check(const struct efs_slot *slot); /* the pages that were read */
+bool efs_slot_pages_decode(const struct efs_slot *slot, struct efs_codec_scratch *scratch); /* all pages are here */
+
+#endif
