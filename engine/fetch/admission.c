@@ -11,6 +11,11 @@
  * does not fit next to those: behind the rest of the queue, which it does not hold up. Then it has its turn: at its
  * place, or, if it is admitted in part, at the end of the queue, so that requests that come later do not overtake it.
  *
+ * Requests for experts that are pinned already need no memory, and pass the first request that waits. They pin the
+ * experts again, and programs that do so in turns would keep them pinned for ever; opens take memory that it could get.
+ * So PASSES_MOST requests pass it. Then they wait behind it, and opens are served without a lease. The program of a
+ * request that holds experts is not counted: it would wait while it holds memory that the first one may need.
+ *
  * The first request is tried when memory that was pinned is released, or a limit rises. If it fails although its bytes
  * would fit, loads and decodes in flight use the memory: until it is admitted, no other load starts
  * (admission_starved). If it fails while nothing is pinned or in flight, everything else is evicted, because its own
@@ -24,6 +29,8 @@
 #include "cache.h"
 
 #include <errno.h>
+
+#define PASSES_MOST 64u
 
 /* Whether memory is pinned, in flight or being freed: some will become available. */
 static bool memory_will_come(const struct efs *fs)
@@ -163,6 +170,14 @@ static void item_fail(struct efs *fs, struct efs_request_item *item, errint_t er
     efs_item_defer_answer(fs, item, error);
 }
 
+/* Takes the items that wait off the queue, with this error. */
+static void request_fail(struct efs *fs, struct efs_request *request, errint_t error)
+{
+    for (uint32_t i = 0; i < request->base.count; i++)
+        if (request->items[i].waiting)
+            item_fail(fs, &request->items[i], error);
+}
+
 /* Admits those of these items that wait, or none. 0; -EAGAIN, -ENOMEM: see efs_items_reserve(). */
 static errint_t items_admit(struct efs *fs, struct efs_request_item *items, uint32_t count)
 {
@@ -217,9 +232,8 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
 {
     struct efs_request_item *items = request->items;
     uint32_t count = request->base.count;
-    for (uint32_t i = 0; fs->closing && i < count; i++)
-        if (items[i].waiting)
-            item_fail(fs, &items[i], -ECANCELED);
+    if (fs->closing)
+        request_fail(fs, request, -ECANCELED);
     bool oversize = request->together && (holds_some(request->held) || request_is_oversize(fs, request));
     if (request->together && !oversize) {
         errint_t rc = items_admit(fs, items, count);
@@ -276,6 +290,19 @@ static bool request_has_turn(const struct efs *fs, struct efs_request *request, 
     return holds_some(request->held) || !others_hold || !request->together || !request_is_oversize(fs, request);
 }
 
+/* Whether a request is an open of files, which must not wait for coded experts. */
+static bool request_is_opened(const struct efs *fs, const struct efs_request *request)
+{
+    return request->use == EFS_MEMFILE_EXPORTED && fs->coded_pinned;
+}
+
+/* Whether a request may pass the first one that waits. */
+static bool request_may_pass(const struct efs *fs, const struct efs_request *first, const struct efs_request *request)
+{
+    return (first->passed < PASSES_MOST || holds_some(program_held(request))) &&
+           (request_is_opened(fs, request) || request_is_pinned(fs, request));
+}
+
 /* A request that waited was admitted in its turn: pinned memory may be more from now on. */
 static void leases_progressed(struct efs_leases *leases)
 {
@@ -287,18 +314,23 @@ static void leases_progressed(struct efs_leases *leases)
  * other requests. Returns why the first one waits; 0: none does. */
 static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
 {
-    errint_t first = 0;
+    struct efs_request *first = NULL;
+    errint_t why = 0;
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
-        bool opened = request->use == EFS_MEMFILE_EXPORTED && fs->coded_pinned; /* waits for no coded expert */
-        bool may = request_has_turn(fs, request, own_caller, some_hold) &&
-                   (first == 0 || opened || request_is_pinned(fs, request));
+        bool turn = request_has_turn(fs, request, own_caller, some_hold);
+        bool may = turn && (!first || request_may_pass(fs, first, request));
         uint32_t waiting = request->waiting;
         errint_t rc = may ? request_admit(fs, request) : 0;
         request->in_line = request->in_line && request->waiting == waiting;
-        if (first == 0 && request->waited && request->waiting < waiting)
+        if (first && request->waiting < waiting)
+            first->passed++;
+        else if (request->waited && request->waiting < waiting)
             leases_progressed(fs->leases);
-        if (first == 0 && rc < 0 && request_waits_for_others(fs, request)) {
-            first = rc;
+        if (first && turn && !may && request_is_opened(fs, request))
+            request_fail(fs, request, -ENOMEM);
+        if (!first && rc < 0 && request_waits_for_others(fs, request)) {
+            first = request;
+            why = rc;
             fs->leases->is_short = rc == -ENOMEM;
         }
         if (request->waiting) {
@@ -308,7 +340,7 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
         }
         queue_end(fs, at);
     }
-    return first;
+    return why;
 }
 
 /* After the queue was tried: whether a request that waits is closer to its memory. `waits`: for other programs. */

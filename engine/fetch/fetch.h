@@ -116,7 +116,8 @@ struct efs_request {
     struct efs_request_item *oversize_item;
     bool waited;      /* it was not admitted as a whole when it was first tried */
     bool in_line;     /* it holds some of its items, and waits for the next in the order of the queue */
-    uint32_t waiting; /* items in the admission queue; guarded by efs.lock, as are waited and in_line */
+    uint32_t passed;  /* later requests that were admitted while it waited as the first */
+    uint32_t waiting; /* items in the admission queue; guarded by efs.lock, as are waited, in_line and passed */
     uint32_t job_next;
     /* In the same allocation, after the items: the parts of all items in order of priority; a job for each shard. */
     struct efs_part *parts;

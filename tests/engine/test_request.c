@@ -530,6 +530,102 @@ TEST(test_holds_up_nobody)
     efs_close(fs);
 }
 
+static void drop_all(struct asked *asked, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(asked[i].error, 0);
+        efs_client_drop(asked[i].request, asked[i].index);
+    }
+}
+
+/* Programs that pin the same experts in turns, so that they stay pinned, pass the first request that waits for that
+ * memory a bounded number of times. */
+TEST(test_passed_a_bounded_number_of_times)
+{
+    enum { ROUNDS = 200, PASSES_MOST = 64 };
+    uint32_t fit, passes = 0;
+    struct efs *fs = open_small(&fit);
+    struct efs_holder *holder[] = {efs_holder_new(), efs_holder_new(), efs_holder_new()};
+    struct asked asked[2][EXPERTS], first[EXPERTS];
+    sem_t came[2], first_came;
+    for (uint32_t n = 0; n < 2; n++)
+        sem_init(&came[n], 0, 0);
+    sem_init(&first_came, 0, 0);
+    ask_as(fs, holder[0], 0, --fit, asked[0], &came[0]);
+    for (uint32_t i = 0; i < fit; i++)
+        sem_wait(&came[0]);
+    ask_as(fs, holder[2], 1, fit, first, &first_came);
+    for (; passes < ROUNDS; passes++) {
+        uint32_t before = passes % 2, now = 1 - before;
+        ask_as(fs, holder[now], 0, fit, asked[now], &came[now]);
+        bool passed = asked[now][fit - 1].request; /* what is in memory is answered in the call */
+        drop_all(asked[before], fit);
+        if (!passed)
+            break;
+        for (uint32_t i = 0; i < fit; i++)
+            sem_wait(&came[now]);
+    }
+    assert_in_range(passes, 1, PASSES_MOST);
+    for (uint32_t i = 0; i < fit; i++)
+        sem_wait(&first_came);
+    drop_all(first, fit);
+    const uint32_t last = 1 - passes % 2; /* its turn */
+    for (uint32_t i = 0; i < fit; i++)
+        sem_wait(&came[last]);
+    drop_all(asked[last], fit);
+    fixture_within_budget(fs);
+    efs_close(fs);
+    for (uint32_t n = 0; n < 3; n++)
+        efs_holder_unref(holder[n]);
+    for (uint32_t n = 0; n < 2; n++)
+        sem_destroy(&came[n]);
+    sem_destroy(&first_came);
+}
+
+/* The same for opens of files, which take memory: then they get no lease. */
+TEST(test_opens_pass_a_bounded_number_of_times)
+{
+    enum { PASSES_MOST = 64 };
+    struct fixture wide;
+    struct efs_need needs[WIDE_EXPERTS];
+    struct efs_stats stats;
+    uint32_t index, fit = 0, leased = 0;
+    errint_t status, rc;
+    fixture_store(&wide, 1, WIDE_EXPERTS, 256, 256);
+    struct efs *fs = fixture_open(
+        &wide, (struct efs_options){
+                   .workers = 2, .no_state = true, .full_pool = true, .budget_bytes = 64 * MIB, .plan = "C=20"});
+    for (uint32_t i = 0; i < WIDE_EXPERTS; i++)
+        needs[i] = (struct efs_need){i, 1};
+    struct efs_client_request *all = fixture_submit(fs, needs, WIDE_EXPERTS, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(all), -EDEADLK);
+    do {
+        assert_int_equal(efs_client_wait_any(all, -1, &index, &status), 1);
+        efs_stats(fs, &stats);
+    } while (++fit < stats.coded_experts);
+    efs_client_release(all);
+    fixture_drain(fs);
+    struct efs_client_request *held = fixture_submit(fs, needs, fit / 2, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(held), 0);
+    struct efs_client_request *first = fixture_submit(fs, needs + fit / 2, fit, EFS_FORM_CODED);
+    for (uint32_t i = 0; i < WIDE_EXPERTS; i++) {
+        struct efs_lease *lease;
+        rc = lease_wait(fs, fixture_expert_info(fs, i).file, &lease);
+        assert_int_equal(rc, leased < PASSES_MOST ? 0 : -ENOMEM);
+        leased += rc == 0;
+        if (rc == 0)
+            efs_lease_release(lease);
+    }
+    assert_int_equal(leased, PASSES_MOST);
+    efs_client_release(held);
+    assert_int_equal(efs_client_wait(first), 0);
+    efs_client_release(first);
+    fixture_lease_once(fs, fixture_expert_info(fs, WIDE_EXPERTS - 1).file);
+    fixture_within_budget(fs);
+    efs_close(fs);
+    fixture_end(&wide);
+}
+
 /* After drops the rest of a request fits: a wait for all of it waits for memory, and does not fail with -EDEADLK. */
 TEST(test_fits_after_drops)
 {
