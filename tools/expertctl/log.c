@@ -3,6 +3,7 @@
 #include "expertctl.h"
 #include "expertfs-private.h"
 
+#include "cleanup.h"
 #include "control_file.h"
 #include "interrupt.h"
 #include "mountpoint.h"
@@ -117,16 +118,13 @@ static int log_run(int argc, char **argv)
 {
     struct arguments a = {.lines = 0};
     struct efs_error err = {""};
-    char *root, *text = NULL;
+    cleanup_free char *root = NULL, *text = NULL;
     tools_parse(&command, argc, argv, &a);
     errint_t rc = a.mount.count ? ctl_mount_of(*a.mount.word, &root, &err) : ctl_mount_only(&root, &err);
+    if (rc == 0)
+        rc = tools_control_read(root, "log", &text, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    rc = tools_control_read(root, "log", &text, &err);
-    if (rc < 0) {
-        free(root);
-        return ctl_fail(rc, &err);
-    }
     char *from = a.lines ? last_lines(text, a.lines) : text;
     int status = CTL_OK;
     if (a.json)
@@ -135,8 +133,6 @@ static int log_run(int argc, char **argv)
         print_text(from);
     if (a.follow)
         status = fflush(stdout) == 0 ? follow(root, &text) : CTL_FAILED;
-    free(root);
-    free(text);
     return status;
 }
 

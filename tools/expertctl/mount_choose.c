@@ -4,6 +4,7 @@
 
 #include "expertctl.h"
 
+#include "cleanup.h"
 #include "expertfs-private.h"
 #include "hub_name.h"
 #include "sources.h"
@@ -221,15 +222,14 @@ errint_t ctl_mount_check_above(const char *given, struct efs_error *err)
 static errint_t mount_above(const char *path, char **root, struct efs_error *err)
 {
     struct stat here, above;
-    char *at, *slash;
+    cleanup_free char *at = NULL;
+    char *slash;
     errint_t rc = efs_absolute_path(path, &at, err);
     if (rc < 0)
         return rc;
-    char *up = strdup(at);
+    cleanup_free char *up = strdup(at);
     if (!up || stat(at, &here) < 0) {
         rc = -errno;
-        free(at);
-        free(up);
         return efs_fail(err, rc, "%s: %s%s", path, strerror(-rc),
                         rc == -EACCES ? "\nhint: without -o allow_other only the user who mounted it may use a mount"
                                       : "");
@@ -240,13 +240,10 @@ static errint_t mount_above(const char *path, char **root, struct efs_error *err
             break;
         strcpy(at, up);
     }
-    free(up);
-    if (!ctl_is_mount(at)) {
-        free(at);
+    if (!ctl_is_mount(at))
         return efs_fail(err, -ENODEV, "%s: not in a mount of expertfs\nhint: %s`expertctl ls` shows the mounts", path,
                         S_ISREG(here.st_mode) ? "a store is mounted first: expertfs STORE MOUNTPOINT; " : "");
-    }
-    *root = at;
+    *root = tools_steal(&at);
     return 0;
 }
 

@@ -5,6 +5,7 @@
  */
 #include "reader.h"
 
+#include "cleanup.h"
 #include "control_file.h"
 
 #include "expertfs-compute.h"
@@ -103,16 +104,14 @@ static errint_t client_count(struct replay_reader *reader, struct replay_counter
 {
     const struct client_reader *r = (const struct client_reader *)reader;
     struct efs *fs = efs_client_fs(r->client);
-    char *text = NULL, *guesses = NULL;
+    cleanup_free char *text = NULL, *guesses = NULL;
     struct efs_stats s = {0};
     size_t bytes;
     errint_t rc = fs ? 0 : tools_control_read(r->path, "stat", &text, err);
     if (rc == 0)
         rc = fs ? efs_describe(fs, "predict", &guesses, &bytes) : tools_control_read(r->path, "predict", &guesses, err);
-    if (rc < 0) {
-        free(text);
+    if (rc < 0)
         return rc;
-    }
     if (fs)
         efs_stats(fs, &s);
 #define COPY(name, kind, unit, help) s.name = text ? tools_line_number(text, #name) : s.name;
@@ -127,8 +126,6 @@ static errint_t client_count(struct replay_reader *reader, struct replay_counter
         .policy_ns = s.policy_ns,
         .recoded_bytes = s.recoded_bytes};
     copy_prefetch_counts(&c->prefetch, guesses);
-    free(guesses);
-    free(text);
     return 0;
 }
 
