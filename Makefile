@@ -292,7 +292,7 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- commands --------------------------------------------------------------------------------------------------------
-.PHONY: help gpu deb demo test test-long soak check san bench bench-compute bench-replay bench-papers bench-llama bench-gpu format tidy install uninstall
+.PHONY: help gpu deb wheel demo test test-long soak check san bench bench-compute bench-replay bench-papers bench-llama bench-gpu format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
@@ -313,7 +313,13 @@ help:
 	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured;"
 	@echo "                NDEBUG=1 builds them without assertions"
 	@echo "make deb        Debian packages into build/deb (V=1 shows how)"
+	@echo "make wheel      the Python package with the library, for this processor, into build/wheel; its tests with torch run in"
+	@echo "                make test after tools/setup-python torch (2 GB)"
 	@echo "make format tidy clean"
+
+wheel: $(BUILD)/$(SONAME)
+	@tools/setup-python wheel
+	@tools/wheel $(BUILD)/$(SONAME) build/wheel $(VERSION)
 
 demo:
 	@tools/setup build demo

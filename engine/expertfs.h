@@ -215,7 +215,7 @@ struct efs_client_request;
  * A mount is notified; if all experts are mapped already, with a delay. A mount takes at most 512 experts in a request.
  *
  * -EINVAL: an unknown form, no tokens, an expert twice, too many experts; -ENOENT: no such layer or expert (for a mount
- * without the view, efs_client_wait_any() reports it); -ENOMEM.
+ * without the view, efs_client_wait_any() reports it); -EIO: the daemon of the mount has ended; -ENOMEM.
  */
 EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer,
                                   const struct efs_need *needs, uint32_t count, enum efs_form form,

@@ -28,6 +28,8 @@ static errint_t mount_check_exists(const struct efs_mount *m, const struct efs_e
     char path[EFS_EXPERT_PATH];
     efs_expert_path(key, path);
     int fd = efs_sys_openat(m->root, path, O_PATH | O_NOFOLLOW, 0);
+    if (fd == -ENOTCONN || fd == -ECONNABORTED) /* from FUSE, for a mount whose daemon has ended */
+        return efs_fail(err, -EIO, "%s: the daemon of the mount has ended", path);
     if (fd < 0)
         return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
     efs_sys_close(fd);

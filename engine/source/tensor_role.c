@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor_role.c - efs_tensor_role(): what a tensor is to its expert, by the end of its name. */
+/* tensor_role.c - efs_tensor_role(): the part of a tensor in its expert, by the end of its name. */
 #include "expertfs.h"
 
 #include <string.h>

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and counters of a store in this process, or of a mount."""
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import threading
+from ctypes import byref
+from typing import NamedTuple
+
+from ._library import DONE, Error, FileInfo, error, lib
+
+# struct efs_stats, as expertfs-stats.h lists it
+STATS = """reads read_bytes read_errors reads_f reads_c reads_m reads_generated leases leases_f leases_c leases_m
+leases_shared lease_errors lease_waits disk_reads disk_bytes disk_errors disk_ns readahead_extents warmed_extents
+decoded_bytes decode_ns chunks_damaged requests_f requests_c requests_s requests_e requests_p requests_m demotions
+recoded_bytes policy_ns plans kept_lost evictions_c memory_short evictions_f evictions_first budget_bytes fixed_bytes
+chunk_pool_bytes chunk_used_bytes chunk_extents full_pool_bytes full_experts leased_bytes leased_experts inflight io_uring
+direct_io guessed_extents reads_small reads_edge coded coded_c coded_m coded_errors coded_waits coded_bytes coded_experts
+effective_budget_bytes reads_past""".split()
+
+
+def stats(session) -> dict[str, int]:
+    session._check()
+    if session.is_mount:
+        with open(os.path.join(session.path, ".expertfs/stat")) as file:
+            return {name: int(value) for name, value in re.findall(r"^(\w+): (\d+)$", file.read(), re.M)}
+    if lib.efs_struct_bytes(b"efs_stats") != 8 * len(STATS):
+        raise ImportError("expertfs: struct efs_stats is of another version than this package")
+    values = (ctypes.c_uint64 * len(STATS))()
+    lib.efs_stats(session._fs, values)
+    return dict(zip(STATS, values))
+
+
+class File(NamedTuple):
+    path: str  # relative, "model.safetensors", "experts/L03/E017.safetensors"
+    nbytes: int
+
+
+class Files:
+    def __init__(self, session):
+        self.session, self._numbers = session, None
+
+    def files(self) -> list[File]:
+        self.session._check()
+        if self.session.is_mount:
+            return sorted(self._walk(self.session.path))
+        info, found = FileInfo(), []
+        for number in range(lib.efs_file_count(self.session._fs)):
+            lib.efs_file_info(self.session._fs, number, byref(info))
+            found.append(File(os.fsdecode(info.path), info.bytes))
+        return found
+
+    def _walk(self, folder):
+        for entry in os.scandir(folder):
+            if entry.is_dir():
+                if entry.name != ".expertfs" or folder != self.session.path:
+                    yield from self._walk(entry.path)
+            else:
+                yield File(os.path.relpath(entry.path, self.session.path), entry.stat().st_size)
+
+    def read(self, path: str, offset: int, size: int | None) -> bytes:
+        self.session._check()
+        if offset < 0 or (size is not None and size < 0):
+            raise ValueError(f"{size} bytes at offset {offset}")
+        if self.session.is_mount:
+            with open(os.path.join(self.session.path, path), "rb") as file:
+                file.seek(offset)
+                return file.read() if size is None else file.read(size)
+        if self._numbers is None:
+            self._numbers = {file.path: (number, file.nbytes) for number, file in enumerate(self.files())}
+        if path not in self._numbers:
+            raise Error(errno.ENOENT, f"{self.session.path}: {path}: no such file")
+        number, all_bytes = self._numbers[path]
+        there = max(all_bytes - offset, 0)
+        return self._read(path, number, offset, there if size is None else min(size, there))
+
+    def _read(self, path, number, offset, size) -> bytes:
+        data, ended, result = ctypes.create_string_buffer(size or 1), threading.Event(), []
+
+        @DONE
+        def done(_arg, code, got):  # on any thread
+            result.append((code, got))
+            ended.set()
+        lib.efs_read(self.session._fs, number, None, offset, data, size, done, None)
+        ended.wait()
+        code, got = result[0]
+        if code < 0:
+            raise type(error(code))(-code, f"{self.session.path}: {path}: {os.strerror(-code)}")
+        return data.raw[:got]

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mounts for the length of a block, and packing."""
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from ctypes import byref
+from typing import NamedTuple
+
+from . import _library
+from ._library import Error, ErrorText, PROGRESS, check, lib
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    except FileNotFoundError:
+        raise Error(2, f"{command[0]} is not in PATH\nhint: install the package expertfs") from None
+    if done.returncode:
+        raise Error(5, done.stderr.strip() or f"{command[0]}: exit status {done.returncode}")
+
+
+@contextlib.contextmanager
+def mount(store: str | os.PathLike, path: str | os.PathLike | None = None, budget: int | str | None = None) -> Iterator[str]:
+    """Mounts a store or a checkpoint by the program `expertfs`, and yields the path; unmounts at the end of the block,
+    also after an exception. path: an empty folder (None: a temporary one). budget: as for open(). OSError (EIO) with the
+    program's message."""
+    with contextlib.ExitStack() as undo:
+        if path is None:
+            path = tempfile.mkdtemp(prefix="expertfs-")
+            undo.callback(os.rmdir, path)
+        options = ["-o", f"budget={_library.size(budget)}"] if budget else []
+        _run("expertfs", *options, os.fspath(store), os.fspath(path))
+        undo.callback(_unmount, os.fspath(path))
+        yield os.fspath(path)
+
+
+def _unmount(path: str) -> None:
+    command = ("umount",) if os.geteuid() == 0 else ("fusermount3", "-u")
+    try:
+        _run(*command, path)
+    except Error:  # files are open: it ends with the last of them
+        _run(*command[:1], "-l" if command[0] == "umount" else "-uz", path)
+
+
+class Packed(NamedTuple):
+    """What pack() has written."""
+    source_bytes: int
+    store_bytes: int
+    experts: int
+    family: str
+    notices: str
+
+
+def pack(src: str | os.PathLike, dst: str | os.PathLike, progress: Callable[[int, int, str], object] | None = None, *,
+         force: bool = False, threads: int = 0) -> Packed:
+    """Packs a checkpoint into the store dst. progress(done_bytes, total_bytes, phase) is called on this thread; it
+    cancels by returning a true value, or by an exception, which is raised again. force replaces a store.
+
+    OSError: EEXIST, ENOENT, ENODATA (an incomplete checkpoint), ESTALE (a file changed), ENOSPC, ECANCELED."""
+    raised = []
+
+    @PROGRESS
+    def report(_arg, done, total, phase):
+        try:
+            return bool(progress and progress(done, total, phase.decode()))
+        except BaseException as why:  # pylint: disable=broad-except
+            raised.append(why)
+            return True
+    options = _library.PackOptions(threads=threads, force=force, progress=report)
+    result, text = _library.PackReport(), ErrorText()
+    rc = lib.efs_pack(os.fsencode(src), os.fsencode(dst), byref(options), byref(result), byref(text))
+    if raised:
+        raise raised[0]
+    check(rc, text)
+    return Packed(result.source_bytes, result.store_bytes, result.experts, result.family.decode(),
+                  (result.warning + result.notice).decode(errors="replace"))

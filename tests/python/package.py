@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by the tests of the Python package: e2e, and the package of this tree with the library of the build."""
+import os
+import sys
+
+sys.path[:0] = [os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e")]
+from e2e import *
+
+PACKAGE = os.path.join(ROOT, "python")
+LIBRARY = program("libexpertfs.so.0", PLAIN)
+ctypes.CDLL(LIBRARY)  # the package finds it by its soname
+sys.path.insert(0, PACKAGE)
+os.environ["PATH"] = f"{BUILD}:{os.environ['PATH']}"  # expertfs.mount() runs the program
+import expertfs
+
+
+def raised(kind, function, *arguments, **more):
+    """The exception of this type that a call raises; None, with a note: none, or another one."""
+    try:
+        result = function(*arguments, **more)
+    except kind as error:
+        return error
+    except Exception as error:  # pylint: disable=broad-except
+        note(f"{type(error).__name__} in place of {kind.__name__}: {error}")
+        return None
+    note(f"no {kind.__name__}, but {result!r:.200}")
+    return None
+
+
+def fails_with(number, function, *arguments, **more):
+    error = raised(OSError, function, *arguments, **more)
+    if error is not None and error.errno != number:
+        note(f"{error!r}")
+    return error is not None and error.errno == number
+
+
+def python(code, *arguments, **more):
+    """Runs a program that may import expertfs."""
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "LD_LIBRARY_PATH": os.path.dirname(LIBRARY)}
+    return run(sys.executable, "-c", code, *arguments, env=environment, **more)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Session.ffn() of the Python package, against numpy; arguments that it refuses, each with a sentence."""
+from package import *
+
+try:
+    import ml_dtypes
+    import numpy
+except ImportError as why:
+    skip(f"{why}: tools/setup-python basic installs it")
+
+model, store = shared()
+weights = {name: numpy.frombuffer(data, ml_dtypes.bfloat16).astype(numpy.float64) for name, data in experts_of(model).items()}
+HIDDEN, INNER, EXPERTS, K = 256, 512, 8, 2
+random_numbers = numpy.random.default_rng(7)
+
+
+def expected(layer, x, idx, w):
+    out = numpy.zeros(x.shape)
+    for t in range(len(x)):
+        for k in range(idx.shape[1]):
+            gate, up, down = (weights[f"model.layers.{layer}.mlp.experts.{idx[t, k]}.{role}_proj.weight"].reshape(shape) for role, shape in
+                              (("gate", (INNER, HIDDEN)), ("up", (INNER, HIDDEN)), ("down", (HIDDEN, INNER))))
+            g = gate @ x[t].astype(numpy.float64)
+            out[t] += float(w[t, k]) * (down @ (g / (1 + numpy.exp(-g)) * (up @ x[t].astype(numpy.float64))))
+    return out
+
+
+def tokens(count, dtype=numpy.float32):
+    x = random_numbers.standard_normal((count, HIDDEN)).astype(dtype)
+    idx = numpy.stack([random_numbers.permutation(EXPERTS)[:K] for _ in range(count)]).astype(numpy.int64).reshape(count, K)
+    return x, idx, random_numbers.random((count, K)).astype(numpy.float32)
+
+
+def close(got, want, tolerance):
+    return float(numpy.abs(numpy.asarray(got, numpy.float64) - want).max()) <= tolerance * float(numpy.abs(want).max())
+
+
+def refusals(session):
+    x, idx, w = tokens(4)
+    for what, kind, arguments, words in (
+            ("x of another type", TypeError, (x.astype(numpy.float64), idx, w), "x is of float64"),
+            ("x that is strided", ValueError, (numpy.asfortranarray(x), idx, w), "strided"),
+            ("x of one dimension", ValueError, (x[0], idx, w), "dimensions"),
+            ("x that is a list", TypeError, (x.tolist(), idx, w), "list"),
+            ("idx of another type", TypeError, (x, idx.astype(numpy.int16), w), "idx is of int16"),
+            ("idx that is strided", ValueError, (x, numpy.repeat(idx, 2, 1)[:, ::2], w), "strided"),
+            ("idx of fewer tokens", ValueError, (x, idx[:3], w), "shapes"),
+            ("w of another type", TypeError, (x, idx, w.astype(numpy.float16)), "w is of float16"),
+            ("out of another shape", ValueError, (x, idx, w, numpy.zeros((4, 8), numpy.float32)), "shapes"),
+            ("out that is read-only", ValueError, (x, idx, w, numpy.broadcast_to(numpy.float32(0), x.shape)), "read-only")):
+        error = raised(kind, session.ffn, 0, *arguments)
+        check(what, error and words in str(error), error)
+    twice, beyond = idx.copy(), idx.copy()
+    twice[2] = 3
+    beyond[1, 1] = EXPERTS
+    check("an expert twice for a token", fails_with(errno.EINVAL, session.ffn, 0, x, twice, w))
+    check("an expert that is not there", fails_with(errno.EINVAL, session.ffn, 0, x, beyond, w))
+    check("a layer that is not there", fails_with(errno.ENOENT, session.ffn, 3, x, idx, w))
+    error = raised(OSError, session.ffn, 0, x, idx, w, act="gelu")
+    check("another activation", error and error.errno == errno.EOPNOTSUPP and "gelu" in str(error), error)
+    check("another hidden size", fails_with(errno.EINVAL, session.ffn, 0, x[:, :128].copy(), idx, w))
+    check("no form of that name", raised(ValueError, session.ffn, 0, x, idx, w, form="half"))
+
+
+def check_session(what, session):
+    print(f"-- {what}")
+    x, idx, w = tokens(5)
+    want = expected(1, x, idx, w)
+    first = session.ffn(1, x, idx, w, act="silu")
+    check("float32", first.dtype == numpy.float32 and close(first, want, 1e-5))
+    for form in ("full", "coded"):
+        check(f"the same bits, {form}, idx of int32", numpy.array_equal(session.ffn(1, x, idx.astype(numpy.int32), w, form=form), first))
+    out = numpy.full((5, HIDDEN + 8), 7, numpy.float32)[:, :HIDDEN]
+    check("into rows with a gap", session.ffn(1, x, idx, w, out) is out and numpy.array_equal(out, first) and (out.base[:, HIDDEN:] == 7).all())
+    bf16 = x.astype(ml_dtypes.bfloat16)
+    result = session.ffn(1, bf16, idx, w.astype(ml_dtypes.bfloat16))
+    check("bfloat16", result.dtype == ml_dtypes.bfloat16 and close(result, expected(1, bf16, idx, w.astype(ml_dtypes.bfloat16)), .02))
+    check("no tokens", session.ffn(1, x[:0], idx[:0], w[:0]).shape == (0, HIDDEN))
+    check("no experts", (session.ffn(1, x, idx[:, :0].copy(), w[:, :0].copy()) == 0).all())
+    held = session.request(1, [0, 1]).wait()
+    check("while experts are held", numpy.array_equal(session.ffn(1, x, idx, w), first))
+    del held
+    results = {}
+    check("four threads at once", in_threads(lambda n: results.update({n: session.ffn(1, x, idx, w)}), range(4)) and
+          all(numpy.array_equal(results[n], first) for n in range(4)))
+    refusals(session)
+
+
+with expertfs.open(store, budget="128M", state=False) as session:
+    check_session("a store", session)
+
+print("-- without room")
+wide, wide_store = shared(WIDE)
+with expertfs.open(wide_store, budget="64M", state=False) as session:
+    held = session.request(0, range(8)).wait()
+    error = None
+    for expert in range(8):
+        try:
+            held += session.request(1, [expert])
+        except MemoryError as why:
+            error = str(why)
+            break
+    note(f"{len(held)} are held, expert {expert} of layer 1 is not: {error}")
+    x, idx = numpy.ones((1, 512), numpy.float32), numpy.array([[expert]])
+    check("tensors of this thread leave no room: MemoryError", raised(MemoryError, session.ffn, 1, x, idx, numpy.ones((1, 1), numpy.float32), form="full"))
+    held.clear()
+    check("then it runs", session.ffn(1, x, idx, numpy.ones((1, 1), numpy.float32)).any())
+
+if os.path.exists("/dev/fuse"):
+    with expertfs.mount(store, budget="128M") as path, expertfs.open(path) as session:
+        check_session("a mount", session)
+else:
+    note("no /dev/fuse: not run on a mount")
+done()

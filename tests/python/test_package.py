@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package: layers, requests, tensors without a copy that are read-only, files, counters, errors, what ends
+when; of a store, a checkpoint in place and a mount."""
+import gc
+
+from package import *
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+    note("no numpy: arrays are left out")
+
+model, store = shared()
+originals = experts_of(model)
+
+
+def names_of(expert):
+    return {tensor.name: bytes(tensor.buffer) for tensor in expert.tensors}
+
+
+def leased(session):
+    return session.stats()["leased_experts"]
+
+
+def check_session(what, session):
+    print(f"-- {what}")
+    layers = session.layers()
+    check("layers", [(one.stack, one.number, one.experts) for one in layers] == [("", n, tuple(range(8))) for n in range(3)], layers)
+    listed = {one.name: one for layer in layers for expert in layer.experts for one in layer.tensors(expert)}
+    check("their tensors", set(listed) == set(originals) and all(len(originals[name]) == one.nbytes and one.dtype == "BF16" and
+          one.role == name.split(".")[-2][:-5] for name, one in listed.items()))
+    check("an expert that is not there", raised(KeyError, layers[0].tensors, 8))
+    found = {}
+    for layer in layers:
+        for expert in session.request(layer.number, layer.experts):
+            found.update(names_of(expert))
+    del expert
+    check("every expert, in order of arrival", found == originals)
+    experts = session.request(1, [5, 0, 3], tokens=[1, 2, 3]).wait()
+    check("in the order of the request", [one.number for one in experts] == [5, 0, 3])
+    one = experts[1]
+    check("tensors by role and by name", one["gate"] is one[one["gate"].name] and set(one) == {t.name for t in one.tensors} and
+          one["down"].shape == (256, 512) and "nothing" not in one)
+    check("its buffer is read-only", one["gate"].buffer.readonly and raised(TypeError, one["gate"].buffer.__setitem__, 0, 1))
+    tensor = one["up"]
+    del experts, one
+    error = raised(OSError, session.close)
+    check("close() with a living tensor", error and error.errno == errno.EBUSY and "1 expert " in str(error) and
+          "\nhint: " in str(error), error)
+    check("which is still right", bytes(tensor.buffer) == originals[tensor.name])
+    view = tensor.buffer[:100]
+    del tensor
+    check("a view of it keeps it, too", fails_with(errno.EBUSY, session.close) and bytes(view) == originals[
+        "model.layers.1.mlp.experts.0.up_proj.weight"][:100])
+    del view
+    check("nothing is leased then", wait_until(lambda: leased(session) == 0), session.stats())
+    coded = session.request(0, [1, 2], form="coded").wait()
+    check("the coded form has no memory to read", [list(one) for one in coded] == [[], []])
+    del coded
+    check("an expert twice", fails_with(errno.EINVAL, session.request, 0, [1, 1]))
+    check("no such expert, no such layer, no such stack", all(fails_with(errno.ENOENT, session.request, *bad) for bad in (
+        (0, [8]), (3, [0]), (0, [0], 1, "full", "encoder"))))
+    check("no such form", raised(ValueError, session.request, 0, [0], form="half"))
+    check("numbers of tokens for other experts", raised(ValueError, session.request, 0, [0, 1], [1]))
+    session.observe(0, [1, 2], [.6, .4])
+    session.hint(1, [3], [.5], sequence=2)
+    session.observe(0, [])
+    check("a weight out of range", fails_with(errno.EINVAL, session.hint, 1, [3], [1.5]))
+    files = {file.path: file.nbytes for file in session.files()}
+    config = open(f"{model}/config.json", "rb").read()
+    check("files", files["config.json"] == len(config) and "experts/L01/E007.safetensors" in files and
+          set(files_below(model)) <= set(files))
+    check("read", session.read("config.json") == config and session.read("config.json", 5, 7) == config[5:12] and
+          session.read("config.json", len(config), 7) == b"" and fails_with(errno.ENOENT, session.read, "nothing"))
+    check("an offset below 0", raised(ValueError, session.read, "config.json", -1))
+
+
+def check_arrays(session):
+    expert = session.request(0, [2]).wait()[0]
+    for name, make in (("asarray", numpy.asarray), ("from_dlpack", lambda t: numpy.from_dlpack(t) if t.dtype != "BF16" else None)):
+        array = make(expert["gate"])
+        if array is None:  # numpy has no BF16 in DLPack
+            continue
+        check(f"numpy.{name}: shape, bytes, no copy", array.shape == (512, 256) and array.tobytes() == originals[expert["gate"].name] and
+              array.ctypes.data == expert["gate"]._address)
+        check("numpy refuses a write", not array.flags.writeable and raised(ValueError, array.__setitem__, 0, 0))
+    array, name = numpy.asarray(expert["down"]), expert["down"].name
+    del expert
+    gc.collect()
+    check("an array keeps the expert", leased(session) == 1 and array.tobytes() == originals[name])
+    del array
+    check("and its last reference drops it", wait_until(lambda: leased(session) == 0))
+
+
+def check_fork(session):
+    tensor = session.request(0, [2]).wait()[0]["gate"]
+
+    def in_child():
+        wrong = [name for name, call in (
+            ("layers", session.layers), ("request", lambda: session.request(0, [1])), ("stats", session.stats), ("files", session.files),
+            ("observe", lambda: session.observe(0, [1])), ("read", lambda: session.read("config.json")), ("close", session.close))
+            if not fails_with(errno.ECHILD, call)]
+        return wrong if wrong or bytes(tensor.buffer) == originals[tensor.name] else "other bytes"
+    pid_text = as_user(0, [0], in_child) if os.geteuid() == 0 else "[]"
+    check("after a fork every call raises ECHILD, and tensors stay readable", pid_text == "[]", pid_text)
+    del tensor
+    check("the parent goes on", session.request(0, [2]).wait()[0].number == 2)
+
+
+session = expertfs.open(store, budget="128M", state=False)
+check_session("a store", session)
+if numpy:
+    check_arrays(session)
+check_fork(session)
+session.close()
+check("closed", raised(ValueError, session.layers) and "closed" in repr(session))
+with expertfs.open(model, budget=128 << 20, state=False) as session:
+    check_session("a checkpoint in place", session)
+
+print("-- types that DLPack and numpy have")
+if numpy:
+    header = json.dumps({f"model.layers.0.mlp.experts.{e}.{role}_proj.weight": {
+        "dtype": "F32", "shape": [4, 3], "data_offsets": [48 * (3 * e + i), 48 * (3 * e + i + 1)]}
+        for e in range(2) for i, role in enumerate(("gate", "up", "down"))}).encode()
+    values = numpy.arange(72, dtype=numpy.float32)
+    os.mkdir(scratch("f32"))
+    with open(scratch("f32/model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + values.tobytes())
+    with expertfs.open(scratch("f32"), budget="64M", state=False) as session:
+        tensor = session.request(0, [1]).wait()[0]["up"]
+        array = numpy.from_dlpack(tensor)
+        check("numpy.from_dlpack", array.dtype == numpy.float32 and numpy.array_equal(array, values[48:60].reshape(4, 3)) and
+              not array.flags.writeable and array.ctypes.data == tensor._address, array)
+        capsule = tensor.__dlpack__(max_version=(1, 1))
+        check("a capsule that is never taken", "dltensor_versioned" in repr(capsule))
+        check("another device, a copy", raised(BufferError, tensor.__dlpack__, dl_device=(2, 0)) and raised(BufferError, tensor.__dlpack__, copy=True))
+        del tensor, array, capsule
+
+print("-- what cannot be opened")
+check("nothing", fails_with(errno.ENOENT, expertfs.open, scratch("nothing")))
+check("a folder", fails_with(errno.ENODEV, expertfs.open, SCRATCH) or fails_with(errno.EISDIR, expertfs.open, SCRATCH))
+error = raised(MemoryError, expertfs.open, store, budget="1M")
+check("a budget below the minimum", isinstance(error, OSError) and error.errno == errno.ENOMEM and re.search(r"\d", error.strerror), error)
+check("no size", raised(ValueError, expertfs.open, store, budget="much"))
+damaged = scratch("damaged.efs")
+shutil.copy(store, damaged)
+with open(damaged, "r+b") as file:
+    file.write(b"nothing!")
+check("no store", fails_with(errno.EUCLEAN, expertfs.open, damaged))
+
+print("-- damage in an expert")
+experts = [tensor for tensor in originals if "layers.1.mlp.experts.4." in tensor]
+shutil.copy(store, damaged)
+with open(damaged, "rb") as file:
+    data = file.read()
+with expertfs.open(store, budget="128M", state=False) as session:  # its SM bytes are in the store as they are
+    whole = session.request(1, [4], form="full").wait()[0]
+    sample = bytes(whole["gate"].buffer[0:4096])
+    del whole
+signs = bytes((sample[i + 1] & 0x80) | (sample[i] & 0x7f) for i in range(0, 4096, 2))
+at = data.find(signs[:64])
+if check("its bytes are found in the store", at > 0):
+    flip(damaged, at + 3)
+    with expertfs.open(damaged, budget="128M", state=False) as session:
+        good, bad = [], []
+        request = session.request(1, range(8))
+        while True:
+            try:
+                good.append(next(request).number)
+            except StopIteration:
+                break
+            except OSError as error:
+                bad.append(error)
+        check("it is an error with layer and expert, others are right", sorted(good) == [0, 1, 2, 3, 5, 6, 7] and len(bad) == 1 and
+              bad[0].errno == errno.EUCLEAN and "layer 1, expert 4" in str(bad[0]), (good, bad))
+        check("a message says where", wait_until(lambda: any("tensor" in one.text for one in session.messages())))
+
+print("-- memory that the program itself holds")
+wide, wide_store = shared(WIDE)
+with expertfs.open(wide_store, budget="64M", state=False) as session:
+    held = []
+    error = raised(MemoryError, lambda: [held.append(one) for layer in (0, 1, 0, 1) for _ in range(5)
+                                         for one in session.request(layer, range(8))])
+    check("a wait for it raises MemoryError, in place of waiting for ever", error and f"{len(held)} in use" in str(error), (error, len(held)))
+    error = None
+    held.clear()
+    check("then it goes on", len(session.request(0, [0, 1]).wait()) == 2)
+
+print("-- the end of the interpreter")
+result = python("""import expertfs, sys
+session = expertfs.open(sys.argv[1], budget="128M", state=False)
+kept = session.request(0, range(8)).wait()
+capsule = kept[0]["gate"].__dlpack__()
+views = [one["gate"].buffer for one in kept]
+waiting = session.request(1, range(8))
+print("end")
+""", store, timeout=60)
+check("with living tensors and requests it does not hang", result.returncode == 0 and result.stdout == "end\n", result)
+result = python("import expertfs, sys\nexpertfs.open(sys.argv[1], budget='128M', state=False).request(0, [1])\n", store, timeout=60)
+check("nor without", result.returncode == 0 and not result.stderr, result)
+
+print("-- packing")
+seen = []
+packed = expertfs.pack(model, scratch("again.efs"), progress=lambda done, total, phase: seen.append((done, total, phase)) and None)
+check("the same store", open(scratch("again.efs"), "rb").read() == open(store, "rb").read() and packed.experts == 24 and
+      packed.store_bytes == os.path.getsize(store) and seen and seen[-1][1] > 0, (packed, seen[-1:]))
+check("it is there", fails_with(errno.EEXIST, expertfs.pack, model, scratch("again.efs")))
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+try:
+    expertfs.pack(model, scratch("none.efs"), progress=interrupted)
+    check("an exception of progress()", False)
+except KeyboardInterrupt:
+    check("an exception of progress() is raised again, and leaves no file", not os.path.exists(scratch("none.efs")))
+
+need_fuse()
+with expertfs.mount(store, budget="128M") as path:
+    session = expertfs.open(path)
+    check("it is a mount", session.is_mount and is_mounted(path))
+    check_session("a mount", session)
+    check_fork(session)
+    session.close()
+    check("a budget for a mount", raised(ValueError, expertfs.open, path, budget="1G"))
+check("it is unmounted, and its folder removed", not is_mounted(path) and not os.path.exists(path))
+try:
+    with expertfs.mount(store, scratch("mnt") if not os.mkdir(scratch("mnt")) else "", budget="128M") as path:
+        raise KeyError("x")
+except KeyError:
+    check("after an exception, too", not is_mounted(scratch("mnt")) and os.path.isdir(scratch("mnt")))
+error = raised(OSError, lambda: expertfs.mount(scratch("nothing")).__enter__())
+check("what cannot be mounted", error and "nothing" in str(error), error)
+print("-- a daemon that is killed")
+mount = Mount(store, "budget=128M")
+session = expertfs.open(mount.path)
+tensor = session.request(0, [2]).wait()[0]["gate"]
+os.kill(mount.daemon.pid, signal.SIGKILL)
+begin = time.monotonic()
+error = raised(OSError, lambda: session.request(0, [3, 4]).wait())
+check("a request fails, and tensors stay readable", error and error.errno in (errno.EIO, errno.EPIPE, errno.ENOTCONN) and
+      bytes(tensor.buffer) == originals[tensor.name], error)
+note(f"after {time.monotonic() - begin:.2f} s")
+del tensor
+session.close()
+mount.abandon()
+done()
