@@ -22,7 +22,8 @@ BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(NDEBUG),-ndebug)
 ARCH := $(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1)
 Q := $(if $(V),,@)
 
-PKGS := fuse3 liburing libzstd liblz4 libxxhash jansson numa
+# libcurl: headers alone; the library is loaded at run time (engine/remote/curl.c)
+PKGS := fuse3 liburing libzstd liblz4 libxxhash jansson numa libcurl
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 ENGINE_LIBS := $(shell pkg-config --libs liburing libzstd liblz4 libxxhash jansson numa 2>/dev/null) -lpthread -lm
 FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)

@@ -167,7 +167,8 @@ static bool parse_command_line(int argc, char **argv, struct efsd_options *optio
         .parser = parse_option,
         .args_doc = "STORE MOUNTPOINT",
         .doc = "Mount STORE, made by mkexpertfs, or a checkpoint that is not packed (a GGUF or safetensors file, or a "
-               "directory of them): the checkpoint's files, byte for byte.\v",
+               "directory of them): the checkpoint's files, byte for byte. STORE may be https://HOST/PATH or "
+               "s3://BUCKET/KEY.\v",
         .help_filter = help_filter,
     };
     struct efs_error err = {.text = ""};

@@ -66,6 +66,7 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
     errint_t rc = efs_open(options->store, &engine, &daemon->fs, err);
     if (rc)
         return rc;
+    efs_hide_secret(options->store);
     daemon->expert_count = efs_expert_count(daemon->fs);
     efs_store_info(efs_get_store(daemon->fs), &daemon->info);
     for (uint32_t i = 0; i < 8; i++) {

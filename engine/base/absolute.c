@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* absolute.c - converts a path to an absolute path of the same file. */
+/* absolute.c - converts a path to an absolute path of the same file, and recognizes addresses of servers. */
 #include "expertfs-private.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 /* realpath() follows the text of links in /proc. That text names a different file if a mount hides the link's target
@@ -25,6 +26,18 @@ static bool is_other_file(const char *path, const char *absolute)
         return given.stx_mnt_id != found.stx_mnt_id;
     return given.stx_dev_major != found.stx_dev_major || given.stx_dev_minor != found.stx_dev_minor ||
            given.stx_ino != found.stx_ino;
+}
+
+bool efs_is_address(const char *path)
+{
+    return strncasecmp(path, "https://", 8) == 0 || strncasecmp(path, "http://", 7) == 0 ||
+           strncmp(path, "s3://", 5) == 0;
+}
+
+void efs_hide_secret(char *path)
+{
+    if (efs_is_address(path) && strncmp(path, "s3://", 5) != 0)
+        path[strcspn(path, "?#")] = '\0';
 }
 
 errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *err)

@@ -3,7 +3,7 @@
  * plain.h - a checkpoint that is opened as a store without being packed.
  *
  * plain/ makes the index of a GGUF file, a split one, a safetensors file or a directory of them from their headers, in
- * memory, and reads their bytes. io/ and serve/ call it; efs_store_open() is here. It never writes, and never parses a
+ * memory, and reads their bytes. io/, remote/ and serve/ call it. It never writes, and never parses a
  * header itself: source/ reads them, pack/ makes the tables.
  *
  * All objects have the format BYTES and no codec. A file's bytes lie at its address in the store in their order, so
@@ -12,7 +12,7 @@
  *
  *     plain_index.c   index tables of the catalogue
  *     plain_files.c   opens, checks and reads the files
- *     plain_open.c    efs_plain_open(), efs_store_open()
+ *     plain_open.c    efs_plain_open()
  */
 #ifndef EFS_PLAIN_H
 #define EFS_PLAIN_H

@@ -123,11 +123,6 @@ errint_t efs_plain_open(const char *path, struct efs_store **store, struct efs_e
     return rc;
 }
 
-errint_t efs_store_open(const char *path, struct efs_store **store, struct efs_error *err)
-{
-    return efs_plain_is_checkpoint(path) ? efs_plain_open(path, store, err) : efs_store_open_file(path, store, err);
-}
-
 /* ---- its name ---------------------------------------------------------------------------------------------------- */
 
 /* FOLDER/NAME, absolute, of a link FOLDER/NAME; NULL: path is none, or is in /proc, where links are descriptors. */
@@ -149,6 +144,10 @@ static char *named_path(const char *path)
 errint_t efs_source_path(const char *path, char **absolute, struct efs_error *err)
 {
     struct stat st;
+    if (efs_is_address(path)) {
+        *absolute = strdup(path);
+        return *absolute ? 0 : efs_fail(err, -ENOMEM, "no memory");
+    }
     errint_t rc = efs_absolute_path(path, absolute, err);
     if (rc < 0 || stat(*absolute, &st) < 0 || !S_ISREG(st.st_mode) || !efs_plain_is_checkpoint(path))
         return rc;

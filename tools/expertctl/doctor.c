@@ -159,10 +159,13 @@ static void doctor_store(struct doctor *d, const char *path)
         return;
     }
     efs_store_info(store, &info);
-    report(d, info.direct ? GOOD : SLOWER, "store",
-           info.direct ? "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks"
-                       : "%s: index sound; the filesystem refuses O_DIRECT: reads go through the page cache",
-           path);
+    if (efs_is_address(path))
+        report(d, GOOD, "store", "%s: index sound; its ranges are read from a server", path);
+    else
+        report(d, info.direct ? GOOD : SLOWER, "store",
+               info.direct ? "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks"
+                           : "%s: index sound; the filesystem refuses O_DIRECT: reads go through the page cache",
+               path);
     efs_store_close(store);
 }
 
@@ -253,6 +256,10 @@ static void doctor_argument(struct doctor *d, const char *given)
     char *root = NULL;
     struct stat st;
     struct efs_error err;
+    if (efs_is_address(given)) {
+        doctor_store(d, given);
+        return;
+    }
     errint_t rc = ctl_mount_check_above(given, &err); /* else stat() may hang */
     bool file = rc == 0 && stat(given, &st) == 0 && !S_ISDIR(st.st_mode);
     if (rc == 0 && !file)

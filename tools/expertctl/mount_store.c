@@ -3,6 +3,7 @@
 #include "mountpoint.h"
 
 #include "control_file.h"
+#include "expertfs-private.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +13,9 @@ char *ctl_mount_store_lost(const char *config)
 {
     struct stat st;
     char store[4200], *text = NULL;
-    bool there = stat(tools_line_path(config, "store", store, sizeof(store)), &st) == 0;
+    if (efs_is_address(tools_line_path(config, "store", store, sizeof(store))))
+        return NULL; /* reads of the mount find out */
+    bool there = stat(store, &st) == 0;
     if (!there && errno != ENOENT && errno != ENOTDIR) /* a user without access cannot check */
         return NULL;
     if (there && st.st_dev == tools_line_number(config, "store_device") &&

@@ -93,7 +93,8 @@ static errint_t name_of_mount(const char *given, char *path, size_t room, struct
     if (rc < 0)
         return rc;
     rc = ctl_mount_choose(&mounts, given, &mount, err);
-    if (rc == 0 && ((size_t)snprintf(path, room, "%s", mount->source) >= room || access(path, F_OK) < 0))
+    if (rc == 0 && ((size_t)snprintf(path, room, "%s", mount->source) >= room ||
+                    (!efs_is_address(path) && access(path, F_OK) < 0)))
         rc = efs_fail(err, -ENOENT, "%s: %s", mount->source, strerror(ENOENT));
     ctl_mounts_free(&mounts);
     return rc;
@@ -103,7 +104,7 @@ errint_t ctl_name_find(const char *given, char *path, size_t room, struct efs_er
 {
     char folder[4096];
     struct efs_error ignored;
-    if (access(given, F_OK) == 0 || errno != ENOENT) {
+    if (efs_is_address(given) || access(given, F_OK) == 0 || errno != ENOENT) {
         bool fits = (size_t)snprintf(path, room, "%s", given) < room;
         return fits ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: %s", given, strerror(ENAMETOOLONG));
     }

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* address.c - see address.h. */
+#include "address.h"
+
+#include "expertfs-private.h"
+#include "sys.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define ADDRESS_BYTES_MAX 8192
+
+/* ---- parts of a URL ---- */
+
+struct origin {
+    bool tls;
+    const char *host; /* with port */
+    size_t bytes;
+};
+
+/* false: neither http:// nor https://, or without a host. */
+static bool origin_of(const char *url, struct origin *origin)
+{
+    origin->tls = strncasecmp(url, "https://", 8) == 0;
+    if (!origin->tls && strncasecmp(url, "http://", 7) != 0)
+        return false;
+    origin->host = url + (origin->tls ? 8 : 7);
+    origin->bytes = strcspn(origin->host, "/?#");
+    return origin->bytes > 0;
+}
+
+/* The host without its port. */
+static size_t host_bytes(const struct origin *origin)
+{
+    size_t bytes = origin->host[0] == '[' ? strcspn(origin->host, "]") + 1 : strcspn(origin->host, ":");
+    return bytes < origin->bytes ? bytes : origin->bytes;
+}
+
+static bool host_is(const struct origin *origin, const char *name)
+{
+    return host_bytes(origin) == strlen(name) && strncasecmp(origin->host, name, strlen(name)) == 0;
+}
+
+bool efs_address_is_loopback(const char *url)
+{
+    struct origin origin;
+    return origin_of(url, &origin) &&
+           (host_is(&origin, "localhost") || host_is(&origin, "127.0.0.1") || host_is(&origin, "[::1]"));
+}
+
+bool efs_address_same_origin(const char *url, const char *other)
+{
+    struct origin a, b;
+    return origin_of(url, &a) && origin_of(other, &b) && a.tls == b.tls && a.bytes == b.bytes &&
+           strncasecmp(a.host, b.host, a.bytes) == 0;
+}
+
+bool efs_address_may_lead(const char *from, const char *to)
+{
+    struct origin a, b;
+    return origin_of(from, &a) && origin_of(to, &b) && (b.tls || !a.tls) && !memchr(b.host, '@', b.bytes) &&
+           strlen(to) <= ADDRESS_BYTES_MAX;
+}
+
+/* ---- what is given ---- */
+
+static const char *environment(const char *name)
+{
+    const char *value = secure_getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* A header's value: a line break would begin another header. */
+static bool is_header_value(const char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x21 || (unsigned char)*text > 0x7E)
+            return false;
+    return true;
+}
+
+static errint_t secret_from(const char *variable, char **secret, struct efs_error *err)
+{
+    const char *value = environment(variable);
+    if (!value)
+        return 0;
+    if (!is_header_value(value) || strlen(value) > ADDRESS_BYTES_MAX)
+        return efs_fail(err, -EINVAL, "%s: the value has blanks or control characters", variable);
+    *secret = strdup(value);
+    return *secret ? 0 : efs_fail(err, -ENOMEM, "no memory");
+}
+
+static errint_t parse_http(const char *text, struct efs_address *a, struct efs_error *err)
+{
+    struct origin origin;
+    if (!origin_of(text, &origin) || strchr(origin.host, '/') != origin.host + origin.bytes)
+        return efs_fail(err, -EINVAL, "%s: no address of a file\nhint: https://HOST/PATH", a->name);
+    if (memchr(origin.host, '@', origin.bytes))
+        return efs_fail(
+            err, -EINVAL,
+            "an address with a password is shown to all users of this machine\nhint: leave out USER:PASSWORD@, and "
+            "give a token by EXPERTFS_HTTP_TOKEN");
+    if (!origin.tls && !efs_address_is_loopback(text) && !environment("EXPERTFS_INSECURE_HTTP"))
+        return efs_fail(err, -EINVAL,
+                        "%s: http:// shows and trusts everything on the way\nhint: use https://, or set "
+                        "EXPERTFS_INSECURE_HTTP=1",
+                        a->name);
+    a->hint = "give a token by EXPERTFS_HTTP_TOKEN, or a link that has not expired";
+    a->url = strdup(text);
+    return a->url ? secret_from("EXPERTFS_HTTP_TOKEN", &a->token, err) : efs_fail(err, -ENOMEM, "no memory");
+}
+
+/* KEY as a part of a URL: all but unreserved characters and '/' as %XX. */
+static char *encode(const char *key)
+{
+    char *text = efs_sys_malloc(3 * strlen(key) + 1), *to = text;
+    for (; text && *key; key++)
+        if (isalnum((unsigned char)*key) || strchr("-._~/", *key))
+            *to++ = *key;
+        else
+            to += sprintf(to, "%%%02X", (unsigned char)*key);
+    if (text)
+        *to = '\0';
+    return text;
+}
+
+static bool is_bucket(const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (!isalnum((unsigned char)name[i]) && !strchr("-._", name[i]))
+            return false;
+    return bytes >= 3 && bytes <= 63;
+}
+
+/* s3://BUCKET/KEY: below AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else at Amazon. */
+static errint_t parse_s3(const char *text, struct efs_address *a, struct efs_error *err)
+{
+    const char *bucket = text + strlen("s3://"), *slash = strchr(bucket, '/');
+    const size_t bucket_bytes = slash ? (size_t)(slash - bucket) : 0;
+    if (!slash || !slash[1] || !is_bucket(bucket, bucket_bytes))
+        return efs_fail(err, -EINVAL, "%s: no name of an object\nhint: s3://BUCKET/KEY", a->name);
+    const char *endpoint = environment("AWS_ENDPOINT_URL_S3"), *region = environment("AWS_REGION");
+    endpoint = endpoint ? endpoint : environment("AWS_ENDPOINT_URL");
+    region = region ? region : environment("AWS_DEFAULT_REGION");
+    region = region ? region : "us-east-1";
+    const char *access = environment("AWS_ACCESS_KEY_ID"), *secret = environment("AWS_SECRET_ACCESS_KEY");
+    if (!is_header_value(region) || strchr(region, ':') || strchr(region, '/'))
+        return efs_fail(err, -EINVAL, "AWS_REGION: not the name of a region");
+    if (endpoint && !efs_address_may_lead("http://any", endpoint))
+        return efs_fail(err, -EINVAL, "AWS_ENDPOINT_URL: not an address\nhint: https://HOST[:PORT]");
+    if (!access != !secret)
+        return efs_fail(err, -EINVAL, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: one of them is not set");
+    char *key = encode(slash + 1), *url = NULL;
+    int n = -1;
+    if (key && endpoint)
+        n = asprintf(&url, "%.*s/%.*s/%s", (int)(strlen(endpoint) - (endpoint[strlen(endpoint) - 1] == '/')), endpoint,
+                     (int)bucket_bytes, bucket, key);
+    else if (key && memchr(bucket, '.', bucket_bytes)) /* a certificate of *.s3 has no names with more dots */
+        n = asprintf(&url, "https://s3.%s.amazonaws.com/%.*s/%s", region, (int)bucket_bytes, bucket, key);
+    else if (key)
+        n = asprintf(&url, "https://%.*s.s3.%s.amazonaws.com/%s", (int)bucket_bytes, bucket, region, key);
+    free(key);
+    if (n < 0)
+        return efs_fail(err, -ENOMEM, "no memory");
+    errint_t rc = parse_http(url, a, err);
+    free(url);
+    free(a->token);
+    a->token = NULL;
+    a->hint = "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, and AWS_SESSION_TOKEN for temporary keys";
+    if (rc < 0 || !access)
+        return rc;
+    if (asprintf(&a->keys, "%s:%s", access, secret) < 0)
+        a->keys = NULL;
+    if (asprintf(&a->sign, "aws:amz:%s:s3", region) < 0)
+        a->sign = NULL;
+    return a->keys && a->sign ? secret_from("AWS_SESSION_TOKEN", &a->session, err)
+                              : efs_fail(err, -ENOMEM, "no memory");
+}
+
+errint_t efs_address_parse(const char *text, struct efs_address *a, struct efs_error *err)
+{
+    *a = (struct efs_address){.url = NULL};
+    a->name = strdup(text);
+    if (!a->name)
+        return efs_fail(err, -ENOMEM, "no memory");
+    efs_hide_secret(a->name);
+    if (strlen(text) > ADDRESS_BYTES_MAX)
+        return efs_fail(err, -EINVAL, "an address of more than %d bytes", ADDRESS_BYTES_MAX);
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7F)
+            return efs_fail(err, -EINVAL, "%s: an address has no control characters", a->name);
+    return strncmp(text, "s3://", 5) == 0 ? parse_s3(text, a, err) : parse_http(text, a, err);
+}
+
+void efs_address_free(struct efs_address *a)
+{
+    char *secrets[] = {a->token, a->keys, a->session, a->url};
+    for (size_t i = 0; i < sizeof(secrets) / sizeof(secrets[0]); i++) {
+        if (secrets[i])
+            explicit_bzero(secrets[i], strlen(secrets[i]));
+        free(secrets[i]);
+    }
+    free(a->sign);
+    free(a->name);
+    *a = (struct efs_address){.url = NULL};
+}

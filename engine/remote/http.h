@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * http.h - a file on an HTTP server as a backing: ranges by libcurl, several at once on one pool of connections.
+ *
+ * The file is identified by its strong ETag and its length. Each request requires them (If-Match), each answer is
+ * compared with them before a byte of it is used, and after a difference all reads fail: bytes of two versions are
+ * never mixed. One thread at a time.
+ */
+#ifndef EFS_HTTP_H
+#define EFS_HTTP_H
+
+#include "address.h"
+#include "answer.h"
+#include "backing.h"
+#include "curl.h"
+
+#define EFS_HTTP_DEPTH 32u /* requests at once; connections, where the server has no HTTP/2 */
+#define EFS_HTTP_TRIES 5u  /* without progress; one after a fault, until a range arrives */
+
+struct efs_http;
+
+/* A range that is requested until it is here or has failed. */
+struct efs_http_request {
+    struct efs_http *http;
+    struct efs_backing_read *read; /* NULL: free, or the request of efs_http_open() */
+    CURL *easy;
+    struct curl_slist *headers;
+    char *url; /* of this try: where the last redirect led to */
+    uint64_t begin;
+    size_t bytes, done;
+    const struct iovec *buffers;
+    unsigned buffer_count;
+    unsigned hops, tries; /* redirects; tries that failed without progress */
+    bool renewed;         /* a refusal has led back to the first address */
+    bool running;         /* in the multi handle */
+    uint64_t due_ns;      /* time of the next try */
+    bool over;
+    ssize_t result; /* of a request that is over */
+    /* of the current try: */
+    struct efs_answer answer;
+    bool judged;
+    enum efs_verdict verdict;
+    size_t before, ignored; /* done at its begin; bytes of a body that says why */
+};
+
+/* Measured rate and latency, which set the number of requests at once. */
+struct efs_http_flow {
+    uint64_t latency_ns, bytes_per_second, read_bytes; /* 0: not known yet */
+    uint64_t since_ns, bytes;                          /* of the current window */
+};
+
+struct efs_http {
+    struct efs_backing b;
+    struct efs_curl curl;
+    struct efs_address address;
+    struct efs_identity known;
+    CURLM *multi;
+    char *target;          /* where the last range came from; NULL: not known yet */
+    const char *ca_bundle; /* NULL: that of libcurl */
+    unsigned timeout_s;
+    bool changed;       /* it is another file now */
+    bool said;          /* the fault was reported; until a range arrives */
+    long long modified; /* seconds since 1970; -1: unknown */
+    char fault[600];    /* why a request failed */
+    struct efs_http_flow flow;
+    struct efs_http_request requests[EFS_IO_DEPTH_MAX];
+};
+
+/* ---- http_request.c ---- */
+
+/* Starts or repeats a request: its begin, bytes, buffers are set. After an error of libcurl it is over. */
+void efs_http_request_start(struct efs_http_request *request);
+/* libcurl has ended a try. The request is over, or to be started at due_ns. */
+void efs_http_request_ended(struct efs_http_request *request, CURLcode code);
+/* Ends a request in any state and frees what it has. */
+void efs_http_request_drop(struct efs_http_request *request);
+
+/* ---- http_flow.c ---- */
+
+/* A range has arrived. */
+void efs_http_flow_note(struct efs_http_flow *flow, uint64_t now_ns, uint64_t latency_ns, size_t bytes, bool last);
+/* How many requests keep twice the bytes of a round trip in flight. */
+uint32_t efs_http_flow_depth(const struct efs_http_flow *flow);
+
+/* ---- backing_http.c ---- */
+
+/* Opens the file at an address. head: its first bytes, at most *head_bytes, which is set. Blocks. The caller closes it
+ * by its backing. Errors with err: -ENOENT, -EACCES, -EINVAL, -ENOSYS, -ENOMEM, -EIO. */
+errint_t efs_http_open(const char *address, struct efs_http **http, void *head, size_t *head_bytes,
+                       struct efs_error *err);
+
+#endif

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http_request.c - one range: requested, received into its buffers, tried again, led elsewhere, or failed with a
+ * reason. */
+#include "http.h"
+
+#include "expertfs-clock-private.h"
+#include "expertfs-private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define REDIRECTS_MAX 8u
+#define PROGRESS_BYTES 4096u      /* a try that brings this much is not counted */
+#define IGNORED_BYTES (64u << 10) /* of the body of an error; more ends the connection */
+#define RETRY_FIRST_NS 100000000u /* before the second try; twice as long before each further one */
+#define RETRY_AFTER_MAX 120u      /* seconds that a server may ask to wait */
+#define CONNECT_SECONDS 10L
+
+/* ---- what libcurl calls ---- */
+
+static size_t take_header(char *line, size_t size, size_t count, void *arg)
+{
+    struct efs_http_request *r = arg;
+    (void)size; /* 1 */
+    efs_answer_header(&r->answer, line, count);
+    return r->answer.header_bytes <= EFS_ANSWER_HEADER_BYTES ? count : 0;
+}
+
+static void judge(struct efs_http_request *r)
+{
+    const struct efs_identity *known = &r->http->known;
+    if (r->judged || !r->answer.complete)
+        return;
+    r->judged = true;
+    r->verdict = efs_answer_judge(&r->answer, known, r->begin + r->done, r->bytes - r->done);
+    if (r->verdict == EFS_ANSWER_RANGE) /* shorter only where the length was not known */
+        r->bytes = (size_t)(r->answer.last - r->begin + 1);
+}
+
+static void copy_in(struct efs_http_request *r, const char *data, size_t bytes)
+{
+    size_t at = r->done;
+    r->done += bytes;
+    for (unsigned i = 0; bytes > 0 && i < r->buffer_count; i++) {
+        const struct iovec *buffer = &r->buffers[i];
+        size_t n = at < buffer->iov_len ? buffer->iov_len - at : 0;
+        n = n < bytes ? n : bytes;
+        if (n)
+            memcpy((char *)buffer->iov_base + at, data, n);
+        at = at < buffer->iov_len ? 0 : at - buffer->iov_len;
+        data += n;
+        bytes -= n;
+    }
+}
+
+/* Any return but `count` ends the connection. */
+static size_t take_body(char *data, size_t size, size_t count, void *arg)
+{
+    struct efs_http_request *r = arg;
+    (void)size; /* 1 */
+    judge(r);
+    if (!r->judged || r->answer.status < 300) {
+        if (r->verdict != EFS_ANSWER_RANGE || !r->judged)
+            return 0;
+        if (count > r->bytes - r->done) {
+            r->verdict = EFS_ANSWER_WRONG;
+            return 0;
+        }
+        copy_in(r, data, count);
+        return count;
+    }
+    r->ignored += count;
+    return r->ignored <= IGNORED_BYTES ? count : 0;
+}
+
+/* Programs that the daemon or the user of the library starts do not inherit connections. */
+static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
+{
+    (void)arg;
+    (void)purpose;
+    return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
+/* ---- one try ---- */
+
+static bool add_header(struct efs_http_request *r, const char *name, const char *value)
+{
+    char *line;
+    struct curl_slist *list = NULL;
+    if (asprintf(&line, "%s: %s", name, value) >= 0) {
+        list = r->http->curl.slist_append(r->headers, line);
+        explicit_bzero(line, strlen(line));
+        free(line);
+    }
+    r->headers = list ? list : r->headers;
+    return list != NULL;
+}
+
+/* Secrets go to the host of the address alone, not to where it leads. */
+static bool add_secrets(struct efs_http_request *r)
+{
+    const struct efs_curl *curl = &r->http->curl;
+    const struct efs_address *a = &r->http->address;
+    char line[8300];
+    if (!efs_address_same_origin(r->url, a->url))
+        return true;
+    if (a->token) {
+        snprintf(line, sizeof(line), "Bearer %s", a->token);
+        bool added = add_header(r, "Authorization", line);
+        explicit_bzero(line, sizeof(line));
+        return added;
+    }
+    if (!a->keys)
+        return true;
+    return curl->easy_setopt(r->easy, CURLOPT_AWS_SIGV4, a->sign) == CURLE_OK &&
+           curl->easy_setopt(r->easy, CURLOPT_USERPWD, a->keys) == CURLE_OK &&
+           (!a->session || add_header(r, "x-amz-security-token", a->session));
+}
+
+static bool set_up(struct efs_http_request *r)
+{
+    struct efs_http *h = r->http;
+    const struct efs_curl *curl = &h->curl;
+    char range[64];
+    snprintf(range, sizeof(range), "%llu-%llu", (unsigned long long)(r->begin + r->done),
+             (unsigned long long)(r->begin + r->bytes - 1));
+    curl->easy_reset(r->easy);
+    curl->slist_free_all(r->headers);
+    r->headers = NULL;
+    bool ok = curl->easy_setopt(r->easy, CURLOPT_URL, r->url) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_RANGE, range) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_WRITEFUNCTION, take_body) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_WRITEDATA, r) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_HEADERFUNCTION, take_header) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_HEADERDATA, r) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_PRIVATE, r) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_OPENSOCKETFUNCTION, open_socket) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_CONNECTTIMEOUT, CONNECT_SECONDS) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_LOW_SPEED_LIMIT, 1L) == CURLE_OK &&
+              curl->easy_setopt(r->easy, CURLOPT_LOW_SPEED_TIME, (long)h->timeout_s) == CURLE_OK;
+    /* these only make it faster, or libcurl is built without them */
+    curl->easy_setopt(r->easy, CURLOPT_FILETIME, 1L);
+    curl->easy_setopt(r->easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_2TLS);
+    curl->easy_setopt(r->easy, CURLOPT_PIPEWAIT, 1L);
+    curl->easy_setopt(r->easy, CURLOPT_BUFFERSIZE, 256L << 10);
+    curl->easy_setopt(r->easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl->easy_setopt(r->easy, CURLOPT_USERAGENT, "expertfs");
+    ok = ok && (!efs_address_is_loopback(r->url) || curl->easy_setopt(r->easy, CURLOPT_PROXY, "") == CURLE_OK) &&
+         (!h->ca_bundle || curl->easy_setopt(r->easy, CURLOPT_CAINFO, h->ca_bundle) == CURLE_OK) &&
+         (!h->known.etag[0] || add_header(r, "If-Match", h->known.etag)) && add_secrets(r);
+    return ok && (!r->headers || curl->easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->headers) == CURLE_OK);
+}
+
+static void request_over(struct efs_http_request *r, ssize_t result)
+{
+    r->over = true;
+    r->result = result;
+}
+
+/* The request fails for a reason, which is reported once until a range arrives. */
+__attribute__((format(printf, 3, 4))) static void request_fail(struct efs_http_request *r, errint_t error,
+                                                               const char *format, ...)
+{
+    struct efs_http *h = r->http;
+    struct efs_error line;
+    char reason[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reason, sizeof(reason), format, args);
+    va_end(args);
+    efs_fail(&line, error, "%.200s: %s", h->address.name, reason);
+    snprintf(h->fault, sizeof(h->fault), "%.*s", (int)sizeof(h->fault) - 1, line.text);
+    if (r->read && !h->said && h->b.say)
+        h->b.say(h->b.say_arg, h->fault);
+    h->said = h->said || r->read;
+    request_over(r, r->read ? -EIO : error);
+}
+
+void efs_http_request_start(struct efs_http_request *r)
+{
+    struct efs_http *h = r->http;
+    if (!r->url)
+        r->url = strdup(h->target ? h->target : h->address.url);
+    if (!r->easy)
+        r->easy = h->curl.easy_init();
+    r->answer = (struct efs_answer){.status = 0};
+    r->judged = false;
+    r->verdict = EFS_ANSWER_WRONG;
+    r->before = r->done;
+    r->ignored = 0;
+    if (h->changed) {
+        request_over(r, -EIO);
+        return;
+    }
+    r->running = r->url && r->easy && set_up(r) && h->curl.multi_add_handle(h->multi, r->easy) == CURLM_OK;
+    if (!r->running)
+        request_fail(r, -ENOMEM, "libcurl refuses the request: no memory, or it is too old");
+}
+
+void efs_http_request_drop(struct efs_http_request *r)
+{
+    const struct efs_curl *curl = &r->http->curl;
+    if (r->running)
+        curl->multi_remove_handle(r->http->multi, r->easy);
+    if (r->easy)
+        curl->easy_cleanup(r->easy);
+    curl->slist_free_all(r->headers);
+    free(r->url);
+    *r = (struct efs_http_request){.http = r->http};
+}
+
+/* ---- the end of a try ---- */
+
+/* Tries again at once, from another address, or after some time. */
+static void request_lead(struct efs_http_request *r, const char *url)
+{
+    char *copy = strdup(url);
+    free(r->url);
+    r->url = copy;
+    r->due_ns = efs_now_ns();
+    if (!copy)
+        request_fail(r, -ENOMEM, "no memory");
+}
+
+static void request_later(struct efs_http_request *r, CURLcode code)
+{
+    const struct efs_curl *curl = &r->http->curl;
+    curl_off_t after = 0;
+    curl->easy_getinfo(r->easy, CURLINFO_RETRY_AFTER, &after);
+    if (r->done - r->before >= PROGRESS_BYTES)
+        r->tries = 0;
+    r->tries += code == CURLE_OPERATION_TIMEDOUT ? 2 : 1;
+    const bool reached =
+        r->http->known.etag[0] || (code != CURLE_COULDNT_CONNECT && code != CURLE_COULDNT_RESOLVE_HOST);
+    if (r->judged && r->verdict == EFS_ANSWER_BUSY && after > RETRY_AFTER_MAX)
+        request_fail(r, -EIO, "the server answers %u and asks to wait %lld s", r->answer.status, (long long)after);
+    else if (r->tries < EFS_HTTP_TRIES && reached)
+        r->due_ns = efs_now_ns() + (r->judged && r->verdict == EFS_ANSWER_BUSY && after > 0
+                                        ? (uint64_t)after * 1000000000u
+                                        : (uint64_t)RETRY_FIRST_NS << (r->tries - 1));
+    else if (r->judged && r->verdict == EFS_ANSWER_BUSY)
+        request_fail(r, -EIO, "the server answers %u, also after some time", r->answer.status);
+    else if (code == CURLE_OK)
+        request_fail(r, -EIO, "the server sends less than it announces");
+    else
+        request_fail(r, -EIO, "%s", curl->easy_strerror(code));
+}
+
+static void request_redirect(struct efs_http_request *r)
+{
+    char *to = NULL;
+    r->http->curl.easy_getinfo(r->easy, CURLINFO_REDIRECT_URL, &to);
+    if (!to)
+        request_fail(r, -EIO, "a redirect (%u) leads nowhere", r->answer.status);
+    else if (++r->hops > REDIRECTS_MAX)
+        request_fail(r, -EIO, "more than %u redirects", REDIRECTS_MAX);
+    else if (!efs_address_may_lead(r->url, to))
+        request_fail(r, -EIO, "a redirect leads to an address that is not https://");
+    else
+        request_lead(r, to);
+}
+
+static void request_refused(struct efs_http_request *r)
+{
+    struct efs_http *h = r->http;
+    const unsigned status = r->answer.status;
+    if (strcmp(r->url, h->address.url) != 0 && !r->renewed) { /* the link has expired: the address has a new one */
+        r->renewed = true;
+        r->hops = 0;
+        request_lead(r, h->address.url);
+    } else if (r->verdict == EFS_ANSWER_MISSING) {
+        request_fail(r, -ENOENT, "the server has no such file (%u)", status);
+    } else {
+        request_fail(r, -EACCES, "the server refuses access (%u)\nhint: %s", status, h->address.hint);
+    }
+}
+
+static void request_changed(struct efs_http_request *r)
+{
+    r->http->changed = true;
+    request_fail(r, -EIO, "the file changed since it was opened: reads of it fail\nhint: mount it again");
+}
+
+static bool is_certificate(CURLcode code)
+{
+    return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
+           code == CURLE_SSL_ISSUER_ERROR || code == CURLE_SSL_INVALIDCERTSTATUS;
+}
+
+static void request_arrived(struct efs_http_request *r)
+{
+    struct efs_http *h = r->http;
+    char *target = h->target && strcmp(h->target, r->url) == 0 ? NULL : strdup(r->url);
+    if (!h->known.etag[0]) {
+        h->known.bytes = r->answer.total;
+        memcpy(h->known.etag, r->answer.etag, sizeof(h->known.etag));
+    }
+    if (target) {
+        free(h->target);
+        h->target = target;
+    }
+    h->said = false;
+    request_over(r, (ssize_t)r->done);
+}
+
+void efs_http_request_ended(struct efs_http_request *r, CURLcode code)
+{
+    struct efs_http *h = r->http;
+    h->curl.multi_remove_handle(h->multi, r->easy);
+    r->running = false;
+    judge(r);
+    if (is_certificate(code)) {
+        request_fail(r, -EACCES,
+                     "the certificate is not trusted: %s\nhint: name the authority's file by CURL_CA_BUNDLE",
+                     h->curl.easy_strerror(code));
+        return;
+    }
+    if (!r->judged) {
+        if (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL)
+            request_fail(r, -EINVAL, "%s", h->curl.easy_strerror(code));
+        else
+            request_later(r, code);
+        return;
+    }
+    switch (r->verdict) {
+    case EFS_ANSWER_RANGE:
+        if (r->done == r->bytes)
+            request_arrived(r);
+        else
+            request_later(r, code);
+        return;
+    case EFS_ANSWER_REDIRECT:
+        request_redirect(r);
+        return;
+    case EFS_ANSWER_REFUSED:
+    case EFS_ANSWER_MISSING:
+        request_refused(r);
+        return;
+    case EFS_ANSWER_CHANGED:
+        request_changed(r);
+        return;
+    case EFS_ANSWER_BUSY:
+        request_later(r, code);
+        return;
+    case EFS_ANSWER_NO_RANGES:
+        request_fail(
+            r, -EIO,
+            "the server sends the whole file in place of a range\nhint: use a server with ranges, or download it");
+        return;
+    case EFS_ANSWER_NO_ETAG:
+        request_fail(r, -EIO,
+                     "the server names no strong ETag, so a changed file could not be noticed\nhint: use a server with "
+                     "ETags, such as nginx, or download it");
+        return;
+    case EFS_ANSWER_EMPTY:
+        request_fail(r, -EIO, "the file is empty");
+        return;
+    case EFS_ANSWER_WRONG:
+        break;
+    }
+    request_fail(r, -EIO, "the server's answer (%u) is not the range that was requested", r->answer.status);
+}
