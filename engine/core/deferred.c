@@ -74,23 +74,27 @@ void efs_return_bytes(struct efs *fs, enum efs_account_kind kind, uint64_t bytes
 
 void efs_defer_read(struct efs *fs, struct efs_io *request)
 {
+    assert(efs_is_locked(fs));
     fs->deferred.any = true;
     EFS_QUEUE_PUSH(&fs->deferred.reads, request);
 }
 
 void efs_defer_disk_changes(struct efs *fs)
 {
+    assert(efs_is_locked(fs));
     fs->deferred.any = fs->deferred.disk_changes = true;
 }
 
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order)
 {
+    assert(efs_is_locked(fs));
     fs->deferred.any = true;
     EFS_QUEUE_PUSH(&fs->deferred.jobs[order], job);
 }
 
 void efs_defer_task(struct efs *fs, struct efs_task *task, void (*run)(struct efs *fs, struct efs_task *task))
 {
+    assert(efs_is_locked(fs));
     task->run = run;
     fs->deferred.any = true;
     EFS_QUEUE_PUSH(&fs->deferred.tasks, task);
@@ -98,6 +102,7 @@ void efs_defer_task(struct efs *fs, struct efs_task *task, void (*run)(struct ef
 
 void efs_defer_free(struct efs *fs, struct efs_memfile *memfile)
 {
+    assert(efs_is_locked(fs));
     efs_account_release(&fs->account, EFS_ACCOUNT_FULL, memfile->bytes);
     efs_account_charge(&fs->account, EFS_ACCOUNT_RETURNING, memfile->bytes);
     fs->deferred.memfile_bytes += memfile->bytes;

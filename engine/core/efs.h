@@ -79,6 +79,16 @@ static inline bool efs_is_this_process(const struct efs *fs)
     return efs_owner_is_this_process(&fs->owner);
 }
 
+/* For assertions: whether a thread holds the lock. */
+static inline bool efs_is_locked(const struct efs *fs)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&fs->lock;
+    if (pthread_mutex_trylock(lock) != 0)
+        return true;
+    pthread_mutex_unlock(lock);
+    return false;
+}
+
 /* Starts or ends an operation that efs_close() waits for. Ending it must be the caller's last use of efs.
  * efs_in_flight_end() without lock. */
 void efs_in_flight_begin(struct efs *fs);

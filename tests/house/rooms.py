@@ -73,11 +73,13 @@ def picture():
         edges[room] = set()
     level = levels(edges)
     lines = ["level  room               includes headers of", ""]
-    for room in sorted((r for r in edges if r not in public), key=lambda r: (-level[r], r)):
+    low = {n: sorted(r for r in edges if r not in public and level[r] == n) for n in (2, 1)}
+    for room in sorted((r for r in edges if r not in public and level[r] > 2), key=lambda r: (-level[r], r)):
         tree = room.split("/")[0]
         names = sorted(edges[room], key=lambda r: (-level[r], r))
         shown = " ".join(n.split("/")[1] if n.startswith(tree + "/") else n for n in names)
         lines.append(f"{level[room]:5}  {room:18} {shown}".rstrip())
+    lines += [f"{n:5}  {' '.join(low[n])}" for n in low]
     return "".join(f"    {line}".rstrip() + "\n" for line in lines)
 
 
