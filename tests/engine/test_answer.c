@@ -83,7 +83,7 @@ TEST(verdicts)
     assert_int_equal(efs_answer_judge(&empty, &unknown, 0, 100), EFS_ANSWER_EMPTY);
 }
 
-/* Whatever bytes are changed: what passes for a range is one, of the known file. */
+/* Bytes are changed at random: an answer that passes for a range is one, of the known file. */
 TEST(damaged_headers)
 {
     static const char text[] = RANGE "ETag: \"x\"\r\nContent-Range: bytes 100-199/1000\r\n" END;

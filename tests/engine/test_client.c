@@ -89,7 +89,7 @@ static char *layers_text(void)
     return text;
 }
 
-/* What is listed is what a request brings. */
+/* A list has the experts that a request brings. */
 static void check_list(struct efs_client *client)
 {
     struct efs_error err = {""};

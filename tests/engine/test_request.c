@@ -506,7 +506,7 @@ TEST(test_not_overtaken)
     efs_close(fs);
 }
 
-/* Only its own caller can free memory for the next expert of a request that holds all that fit: it holds up nobody. */
+/* Only its own caller can free memory for the next expert of a request that holds all that fit: other requests do not wait for it. */
 TEST(test_holds_up_nobody)
 {
     uint32_t fit, came, index;
@@ -558,7 +558,7 @@ TEST(test_passed_a_bounded_number_of_times)
     for (; passes < ROUNDS; passes++) {
         uint32_t before = passes % 2, now = 1 - before;
         ask_as(fs, holder[now], 0, fit, asked[now], &came[now]);
-        bool passed = asked[now][fit - 1].request; /* what is in memory is answered in the call */
+        bool passed = asked[now][fit - 1].request; /* experts in memory are answered in the call */
         drop_all(asked[before], fit);
         if (!passed)
             break;
