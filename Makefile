@@ -227,6 +227,12 @@ $(BUILD)/tests/e2e/libsized-tmpfs.so: $(BUILD)/obj/tests/e2e/sized_tmpfs.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) -shared
+# A librados on a folder, for EXPERTFS_RADOS.
+TEST_PROGRAMS += $(BUILD)/tests/e2e/libfake-rados.so
+$(BUILD)/tests/e2e/libfake-rados.so: $(BUILD)/obj/tests/e2e/fake_rados.o
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) -shared -lpthread
 # A FUSE filesystem with quirks of other filesystems, to place a store on.
 TEST_PROGRAMS += $(BUILD)/tests/e2e/quirkfs
 $(BUILD)/tests/e2e/quirkfs: $(BUILD)/obj/tests/e2e/quirkfs.o
@@ -293,7 +299,7 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- commands --------------------------------------------------------------------------------------------------------
-.PHONY: help gpu deb wheel demo test test-long soak check san bench bench-compute bench-replay bench-papers bench-llama bench-gpu format tidy install uninstall
+.PHONY: help gpu deb wheel demo test test-long test-cluster soak check san bench bench-compute bench-replay bench-papers bench-llama bench-gpu format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
@@ -301,6 +307,7 @@ help:
 	@echo "make check T=ROOM|PATTERN  build, then run the tests of a room (engine/cache) or those whose name holds PATTERN"
 	@echo "make check CHANGED=1  the tests of the rooms in which files differ from main"
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
+	@echo "make test-cluster  a store in a real pool of Ceph, which it starts here: some three minutes"
 	@echo "make test-long  the long tier: what is done of each part; PART=damage runs 15 minutes of one and keeps its place"
 	@echo "make soak MINUTES=N  everything at once on a mount: readers of every kind, clients, tunings, kills (SEED=N)"
 	@echo "make fuzz       fuzz what meets foreign bytes for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
@@ -348,6 +355,12 @@ san:
 # PART: scripts, damage, kills, power, soak, fuzz, model, neon, llama, asan or tsan; MINUTES: 15
 test-long:
 	@tests/long $(PART)
+
+test-cluster:
+	@tools/setup build test cluster
+	@tools/setup-python basic
+	@$(MAKE) --no-print-directory -j$$(nproc) tests-build
+	@tests/run e2e/test_ceph.py
 
 soak: MINUTES ?= 10
 soak: tests-build

@@ -56,6 +56,17 @@ errint_t efs_pack_compare(const char *src, const struct efs_store *store, efs_pr
 /* If no experts were found, a warning with the names of the largest tensors and a hint; else "". done: "packed" or
  * "served". Any thread; writes only text, at most room bytes. */
 void efs_pack_warn_dense(const struct efs_catalog *catalog, const char *done, char *text, size_t room);
+/*
+ * Copies a store as it is: a file to rados:POOL/NAME, under which there is nothing, or a store at an address to a file,
+ * which appears when it is complete. force: replaces the file. *bytes: of the store. Blocks. -EINVAL, -EEXIST,
+ * -ECANCELED, -errno.
+ */
+errint_t efs_store_copy(const char *from, const char *to, bool force, efs_progress_fn *progress, void *arg,
+                        uint64_t *bytes, struct efs_error *err);
+/* Bytes of a store in a pool, or of what a copy that was killed has left. Blocks. */
+errint_t efs_rados_bytes(const char *address, bool unfinished, uint64_t *bytes, struct efs_error *err);
+/* Deletes it. *bytes: as before; 0: only the record of a copy that had ended was left. Blocks. */
+errint_t efs_rados_remove(const char *address, bool unfinished, uint64_t *bytes, struct efs_error *err);
 /* Packing is worth its time if it saves this part of the bytes; otherwise the files are served in place. */
 #define EFS_PACK_WORTH 0.03
 /* Ratio of coded to plain bytes that was measured on trained weights of this type; 1 if they are stored as they are. */

@@ -287,8 +287,9 @@ errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *
 /* The same of what efs_store_open() opens. A checkpoint's file keeps the name in path, which may be a link: in caches
  * of the Hugging Face Hub the target has a checksum for a name. */
 errint_t efs_source_path(const char *path, char **absolute, struct efs_error *err);
-/* Whether path is the address of a file on a server: https://, http://, s3://. */
+/* Whether path is an address: https://, http://, s3://, rados:; the last of these. */
 bool efs_is_address(const char *path);
+bool efs_is_rados(const char *path);
 /* Cuts from an address what may be secret, its query and fragment: for messages and tables that all users see. */
 void efs_hide_secret(char *path);
 

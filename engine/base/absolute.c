@@ -31,12 +31,17 @@ static bool is_other_file(const char *path, const char *absolute)
 bool efs_is_address(const char *path)
 {
     return strncasecmp(path, "https://", 8) == 0 || strncasecmp(path, "http://", 7) == 0 ||
-           strncmp(path, "s3://", 5) == 0;
+           strncmp(path, "s3://", 5) == 0 || efs_is_rados(path);
+}
+
+bool efs_is_rados(const char *path)
+{
+    return strncmp(path, "rados:", 6) == 0;
 }
 
 void efs_hide_secret(char *path)
 {
-    if (efs_is_address(path) && strncmp(path, "s3://", 5) != 0)
+    if (efs_is_address(path) && strncmp(path, "http", 4) == 0)
         path[strcspn(path, "?#")] = '\0';
 }
 

@@ -4,6 +4,7 @@
 #include "hash.h"
 #include "http.h"
 #include "plain.h"
+#include "rados.h"
 #include "store.h"
 
 #include "expertfs-private.h"
@@ -25,8 +26,26 @@ static struct stat remote_stat(const struct efs_http *h)
     return st;
 }
 
+static errint_t open_rados(const char *address, struct efs_store **store, struct efs_error *err)
+{
+    struct efs_backing *backing;
+    struct efs_rados_head head;
+    errint_t rc = efs_rados_open(address, &backing, &head, err);
+    if (rc < 0)
+        return rc;
+    struct stat st = {.st_mode = 0400, /* the keyring is this user's */
+                      .st_gid = getegid(),
+                      .st_dev = (dev_t)efs_hash(address, strlen(address)) >> 1,
+                      .st_ino = (ino_t)efs_hash(head.id, strlen(head.id)) >> 1,
+                      .st_size = (off_t)head.bytes};
+    st.st_mtim.tv_sec = head.modified;
+    return efs_store_open_backing(address, head.bytes, &st, backing, store, err);
+}
+
 static errint_t open_remote(const char *address, struct efs_store **store, struct efs_error *err)
 {
+    if (efs_is_rados(address))
+        return open_rados(address, store, err);
     struct efs_http *h = NULL;
     struct efs_disk_superblock sb = {.magic = ""};
     size_t bytes = sizeof(sb);

@@ -251,7 +251,7 @@ static void toy_close(struct efs_backing *b, bool in_child)
         pthread_join(t->servers[i], NULL);
 }
 
-/* ---- a backing around another one, with reads of its own ---- */
+/* ---- a backing around a second one, with reads of its own ---- */
 
 struct around {
     struct efs_backing b, *inner;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small reads and rows of tables of a checkpoint served in place (engine/fetch/slot_pages.c, read_rows.c): they read only
- * their pages, once; other bytes of a file that changed are never returned.
+ * Small reads and rows of tables of a checkpoint served in place (engine/fetch/slot_pages.c, read_rows.c): they read
+ * only their pages, once; other bytes of a file that changed are never returned.
  */
 #include <errno.h>
 #include <pthread.h>

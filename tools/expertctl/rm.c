@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rm.c - expertctl rm NAME|STORE: deletes stores that are not mounted. */
 #include "expertctl.h"
+#include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 
 #include "expertfs-profile-private.h"
@@ -23,7 +24,7 @@
 struct arguments {
     struct tools_arguments given; /* NAME|STORE... */
     const char *folder;           /* of --store; NULL: the default */
-    bool stale, yes, json;
+    bool stale, unfinished, yes, json;
 };
 
 static void check_arguments(const struct argp_state *state, void *into)
@@ -31,6 +32,9 @@ static void check_arguments(const struct argp_state *state, void *into)
     const struct arguments *a = into;
     if (a->stale && a->given.count)
         argp_error(state, "%s: --stale takes no store", a->given.word[0]);
+    for (uint32_t i = 0; a->unfinished && i < a->given.count; i++)
+        if (!efs_is_rados(a->given.word[i]))
+            argp_error(state, "%s: --unfinished goes with rados:POOL/NAME", a->given.word[i]);
     if (!a->stale && !a->given.count)
         argp_error(state, "NAME is needed");
 }
@@ -39,13 +43,15 @@ static void check_arguments(const struct argp_state *state, void *into)
 static const struct tools_option options[] = {
     {"stale", 0, NULL, "Delete the stores of checkpoints that have changed since they were packed", TOOLS_FLAG,
      .at = AT(stale)},
+    {"unfinished", 0, NULL, "Delete what a copy to rados:POOL/NAME that was killed has left", TOOLS_FLAG,
+     .at = AT(unfinished)},
     {"store", 0, "DIR", "Folder of stores (default: $XDG_DATA_HOME/expertfs)", TOOLS_TEXT, .at = AT(folder)},
     {"yes", 'y', NULL, "Do not ask", TOOLS_FLAG, .at = AT(yes)},
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {0}};
 static const struct tools_command command = {
     .options = options,
-    .arguments = "[NAME|STORE]...",
+    .arguments = "[NAME|STORE|rados:POOL/NAME]...",
     .help =
         "Delete stores: NAME as `expertctl ls` prints it, or a path. A store that is mounted is not deleted. After "
         "--reclaim a store is the only copy of its checkpoint. --stale leaves stores whose checkpoint is not there any "
@@ -195,6 +201,28 @@ static errint_t store_remove(const struct arguments *a, const char *path, const 
     return 0;
 }
 
+/* Asks, and deletes a store in a pool. Whether it is mounted, on any machine, is not known: its readers get errors. */
+static errint_t pool_remove(const struct arguments *a, const char *address, json_t *removed, struct efs_error *err)
+{
+    char size[16] = "size unknown";
+    uint64_t bytes = 0;
+    errint_t rc = a->yes ? 0 : efs_rados_bytes(address, a->unfinished, &bytes, err);
+    if (rc == 0 && !a->yes) {
+        tools_size_print(bytes, size, sizeof(size));
+        rc = ask_user(address, size, err);
+    }
+    if (rc == 0)
+        rc = efs_rados_remove(address, a->unfinished, &bytes, err);
+    if (rc < 0)
+        return rc;
+    tools_size_print(bytes, size, sizeof(size));
+    json_array_append_new(removed,
+                          json_pack("{s:o, s:I}", "store", ctl_json_text(address), "store_bytes", (json_int_t)bytes));
+    if (!a->json)
+        ctl_print_line(stdout, "%s: deleted, %s", address, size);
+    return 0;
+}
+
 /* Deletes the stores in the folder whose checkpoint has changed: its files are there, and have other bytes. A mounted
  * one stays. */
 static errint_t stale_remove(const struct arguments *a, const char *folder, const struct ctl_mounts *mounts,
@@ -238,9 +266,11 @@ static int rm_run(int argc, char **argv)
     tools_interrupt_catch();
     json_t *removed = json_array();
     for (uint32_t i = 0; i < a.given.count && !tools_interrupted(); i++) {
-        rc = store_find(a.given.word[i], folder, path, sizeof(path), &err);
+        const char *given = a.given.word[i];
+        rc = efs_is_rados(given) ? 0 : store_find(given, folder, path, sizeof(path), &err);
         if (rc == 0)
-            rc = store_remove(&a, path, &mounts, removed, &err);
+            rc = efs_is_rados(given) ? pool_remove(&a, given, removed, &err)
+                                     : store_remove(&a, path, &mounts, removed, &err);
         status = rc < 0 ? ctl_fail(rc, &err) : status;
     }
     if (a.stale && stale_remove(&a, folder, &mounts, removed, &err) < 0)

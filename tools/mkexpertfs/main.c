@@ -10,6 +10,7 @@
 #include "progress.h"
 #include "reclaim_unfinished.h"
 #include "process.h"
+#include "size.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ struct arguments {
     const char *src, *out; /* src may be NULL to resume or undo: the store names it */
     struct efs_pack_options options;
     struct reclaim reclaim;
-    bool begin, resume, undo;
+    bool begin, resume, undo, copy;
     bool quiet, json;
 };
 
@@ -59,6 +60,10 @@ static void check_arguments(const struct argp_state *state, void *into)
     a->reclaim.mode = a->undo ? RECLAIM_UNDO : a->resume ? RECLAIM_RESUME : a->begin ? RECLAIM_BEGIN : RECLAIM_NONE;
     if (!a->src && !again)
         argp_error(state, "OUT is needed");
+    if (a->copy &&
+        (a->reclaim.mode != RECLAIM_NONE || a->options.verify || a->options.experts || a->options.codec ||
+         a->options.shard_elements || a->options.small_reads_bytes || a->options.threads || !a->options.weights))
+        argp_error(state, "--copy copies a store as it is: it goes with --force, --quiet and --json alone");
     if ((a->src && !*a->src) || !*a->out)
         argp_error(state, "%s is empty", *a->out ? "SRC" : "OUT");
     if (a->resume && a->undo)
@@ -109,13 +114,18 @@ static const struct tools_option options[] = {
     {"resume", 0, NULL, "Go on with a --reclaim that was interrupted; SRC may be left out", TOOLS_FLAG,
      .at = AT(resume)},
     {"undo", 0, NULL, "Go back: restore in SRC what was freed, and remove OUT.reclaim", TOOLS_FLAG, .at = AT(undo)},
+    {"copy", 0, NULL,
+     "Copy a store as it is: the file SRC to OUT, rados:POOL/NAME; or from an address, as in expertfs-remote(7), to "
+     "the "
+     "file OUT",
+     TOOLS_FLAG, .at = AT(copy)},
     {"quiet", 'q', NULL, "No progress and no table", TOOLS_FLAG, .at = AT(quiet)},
     {"json", 0, NULL, "Print the closing table as JSON", TOOLS_FLAG, .at = AT(json)},
     {0},
 };
 static const struct tools_command command = {
     .options = options,
-    .arguments = "SRC OUT\n--resume [SRC] OUT\n--undo [SRC] OUT",
+    .arguments = "SRC OUT\n--resume [SRC] OUT\n--undo [SRC] OUT\n--copy STORE OUT",
     .help = "Pack the checkpoint SRC, a directory (safetensors, GGUF and any other files) or one file, losslessly into "
             "the store OUT, which expertfs mounts. Quantised weights, as most GGUF files have, do not shrink.\v"
             "OUT appears when it is complete and on disk; a run that fails or is interrupted leaves nothing behind. "
@@ -156,7 +166,7 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
     if (rc == -ENOENT && is_hub_name(a->src) && access(a->src, F_OK) < 0)
         fprintf(stderr, "hint: `hf download %s --local-dir DIR` gets a model of that name from the Hugging Face Hub\n",
                 a->src);
-    if (rc == -ENOSPC && a->reclaim.mode == RECLAIM_NONE)
+    if (rc == -ENOSPC && a->reclaim.mode == RECLAIM_NONE && !a->copy)
         fprintf(stderr, "hint: where SRC is on the same disk, --reclaim packs it in its own place\n");
     if (left)
         print_unfinished(a->out);
@@ -182,6 +192,23 @@ static void remember_packed(void *start, const struct efs_pack_report *report, u
     efs_same_remember(report->content_hash, st, start, &all, true);
 }
 
+static int copy_run(const struct arguments *a, struct tools_progress *progress)
+{
+    struct efs_error err = {""};
+    uint64_t bytes;
+    char size[16];
+    errint_t rc = efs_store_copy(a->src, a->out, a->options.force, tools_progress_report, progress, &bytes, &err);
+    tools_progress_clear(progress);
+    if (rc < 0)
+        return report_failure(a, rc, &err);
+    tools_size_print(bytes, size, sizeof(size));
+    if (a->json)
+        printf("{\"store_bytes\": %llu}\n", (unsigned long long)bytes);
+    else if (!a->quiet)
+        printf("%s: copied, %s\n", a->out, size);
+    return EXIT_SUCCESS;
+}
+
 int main(int argc, char **argv)
 {
     struct arguments a = {.options = {.weights = true}};
@@ -193,6 +220,8 @@ int main(int argc, char **argv)
 
     tools_interrupt_catch();
     tools_progress_init(&progress, a.quiet);
+    if (a.copy)
+        return copy_run(&a, &progress);
     a.options.progress = tools_progress_report;
     a.options.progress_arg = &progress;
     bool done = true;

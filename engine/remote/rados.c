@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rados.c - see rados.h: the library, the connection, the head. */
+#include "rados.h"
+
+#include "expertfs-private.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TIMEOUT_SECONDS "30"
+#define ARGUMENT_BYTES 256u
+
+/* ISO C cannot convert an object pointer to a function pointer; POSIX guarantees the same representation. */
+static bool find(void *library, const char *name, void *call, size_t bytes)
+{
+    void *symbol = dlsym(library, name);
+    memcpy(call, &symbol, bytes);
+    return symbol != NULL;
+}
+
+static errint_t load(struct efs_rados_calls *call, struct efs_error *err)
+{
+    const char *named = secure_getenv("EXPERTFS_RADOS");
+    void *library = dlopen(named && *named ? named : "librados.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!library)
+        return efs_fail(err, -ENOSYS,
+                        "pools of Ceph are read by librados, which is not installed\nhint: apt install librados2");
+#define EFS_RADOS_FIND(result, name, arguments)                                                                        \
+    if (!find(library, "rados_" #name, &call->name, sizeof(call->name)))                                               \
+        return efs_fail(err, -ENOSYS, "librados has no rados_" #name ": that of Ceph 16 or later is needed");
+    EFS_RADOS_CALLS(EFS_RADOS_FIND)
+#undef EFS_RADOS_FIND
+    return 0;
+}
+
+/* ---- the address and the user ---- */
+
+static errint_t parse_address(const char *address, struct efs_rados *rados, struct efs_error *err)
+{
+    const char *pool = strncmp(address, "rados:", 6) == 0 ? address + 6 : "";
+    const size_t pool_bytes = strcspn(pool, "/");
+    const char *name = pool[pool_bytes] ? pool + pool_bytes + 1 : "";
+    if (pool_bytes == 0 || pool_bytes >= sizeof(rados->pool) || !*name || strlen(name) >= sizeof(rados->name))
+        return efs_fail(err, -EINVAL,
+                        "%s: no address in Ceph\nhint: it is written rados:POOL/NAME, both at most 255 bytes", address);
+    memcpy(rados->pool, pool, pool_bytes);
+    strcpy(rados->name, name);
+    snprintf(rados->label, sizeof(rados->label), "%s", address);
+    return 0;
+}
+
+/* The user of --id, --user, --name and -n in CEPH_ARGS, which the library leaves to programs. "": none. */
+static void find_user(char user[ARGUMENT_BYTES])
+{
+    const char *text = secure_getenv("CEPH_ARGS");
+    char *copy = text ? strdup(text) : NULL, *rest = NULL;
+    bool next_is_id = false, next_is_name = false;
+    user[0] = '\0';
+    for (char *word = copy ? strtok_r(copy, " \t", &rest) : NULL; word; word = strtok_r(NULL, " \t", &rest)) {
+        const char *value = next_is_id || next_is_name ? word : strchr(word, '=') ? strchr(word, '=') + 1 : NULL;
+        const bool id = next_is_id || strncmp(word, "--id=", 5) == 0 || strncmp(word, "--user=", 7) == 0;
+        const bool name = next_is_name || strncmp(word, "--name=", 7) == 0;
+        next_is_id = next_is_name = false;
+        if (value && (id || name)) {
+            if (name && strncmp(value, "client.", 7) == 0)
+                value += 7;
+            snprintf(user, ARGUMENT_BYTES, "%s", value);
+        } else {
+            next_is_id = strcmp(word, "--id") == 0 || strcmp(word, "--user") == 0;
+            next_is_name = strcmp(word, "--name") == 0 || strcmp(word, "-n") == 0;
+        }
+    }
+    free(copy);
+}
+
+/* ---- the connection ---- */
+
+const char *efs_rados_reason(int rc, char *text, size_t room)
+{
+    if (rc == -ETIMEDOUT)
+        snprintf(text, room, "no answer in time\nhint: `ceph -s` says whether the cluster is healthy and reachable");
+    else if (rc == -EACCES || rc == -EPERM)
+        snprintf(text, room,
+                 "the user may not\nhint: its keyring and caps: to read, mon 'allow r' osd 'allow r pool=POOL'");
+    else if (rc == -ENOSPC || rc == -EDQUOT)
+        snprintf(text, room, "%s\nhint: the pool or the cluster is full: `ceph df`", strerror(-rc));
+    else
+        snprintf(text, room, "%s", strerror(rc < 0 ? -rc : rc));
+    return text;
+}
+
+/* Without timeouts librados waits for ever. */
+static void set_timeout(struct efs_rados *r, const char *option, const char *unset)
+{
+    char value[32] = "";
+    if (r->call.conf_get(r->cluster, option, value, sizeof(value)) < 0 || strtod(value, NULL) == strtod(unset, NULL))
+        (void)r->call.conf_set(r->cluster, option, TIMEOUT_SECONDS);
+}
+
+errint_t efs_rados_connect(const char *address, struct efs_rados *r, struct efs_error *err)
+{
+    char user[ARGUMENT_BYTES], reason[300];
+    *r = (struct efs_rados){.cluster = NULL};
+    errint_t rc = parse_address(address, r, err);
+    if (rc == 0)
+        rc = load(&r->call, err);
+    if (rc < 0)
+        return rc;
+    find_user(user);
+    int failed = r->call.create(&r->cluster, *user ? user : NULL);
+    if (failed < 0) {
+        r->cluster = NULL;
+        return efs_fail(err, failed, "%s: %s", r->label, efs_rados_reason(failed, reason, sizeof(reason)));
+    }
+    failed = r->call.conf_read_file(r->cluster, NULL); /* CEPH_CONF, or where Ceph looks for it */
+    if (failed < 0 && failed != -ENOENT)
+        return efs_fail(err, -EINVAL, "%s: the configuration of Ceph cannot be read: %s", r->label, strerror(-failed));
+    (void)r->call.conf_parse_env(r->cluster, NULL);
+    char hosts[8] = "";
+    if (failed == -ENOENT && r->call.conf_get(r->cluster, "mon_host", hosts, sizeof(hosts)) == 0 && !*hosts)
+        return efs_fail(err, -ENOENT,
+                        "%s: no configuration of Ceph\nhint: CEPH_CONF names one; else it is /etc/ceph/ceph.conf",
+                        r->label);
+    set_timeout(r, "rados_osd_op_timeout", "0");
+    set_timeout(r, "rados_mon_op_timeout", "0");
+    set_timeout(r, "client_mount_timeout", "300"); /* the default */
+    failed = r->call.connect(r->cluster);
+    if (failed < 0)
+        return efs_fail(err, failed, "%s: cannot connect: %s", r->label,
+                        failed == -ENOENT ? "no key for this user\nhint: CEPH_ARGS=--id=USER, and its keyring"
+                                          : efs_rados_reason(failed, reason, sizeof(reason)));
+    failed = r->call.ioctx_create(r->cluster, r->pool, &r->io);
+    if (failed == -ENOENT)
+        return efs_fail(err, -ENOENT, "%s: no such pool: %s\nhint: `ceph osd pool ls` lists them", r->label, r->pool);
+    return failed < 0
+               ? efs_fail(err, failed, "%s: pool: %s", r->label, efs_rados_reason(failed, reason, sizeof(reason)))
+               : 0;
+}
+
+void efs_rados_close(struct efs_rados *r)
+{
+    if (r->io)
+        r->call.ioctx_destroy(r->io);
+    if (r->cluster)
+        r->call.shutdown(r->cluster);
+    r->io = r->cluster = NULL;
+}
+
+/* ---- the head ---- */
+
+void efs_rados_oid(char oid[EFS_RADOS_OID_BYTES], const char *id, uint64_t number)
+{
+    snprintf(oid, EFS_RADOS_OID_BYTES, "%.16s.%016" PRIx64, id, number);
+}
+
+static bool parse_hex(const json_t *head, const char *key, char digits[17], uint64_t *value)
+{
+    const char *text = json_string_value(json_object_get(head, key));
+    if (!text || strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
+        return false;
+    memcpy(digits, text, 17);
+    *value = strtoull(text, NULL, 16);
+    return true;
+}
+
+errint_t efs_rados_head_parse(const char *text, size_t bytes, struct efs_rados_head *head)
+{
+    char digits[17];
+    uint64_t number;
+    json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
+    const json_int_t version = json_integer_value(json_object_get(json, "version"));
+    const json_int_t size = json_integer_value(json_object_get(json, "bytes"));
+    const json_int_t object = json_integer_value(json_object_get(json, "object_bytes"));
+    const char *format = json_string_value(json_object_get(json, "format"));
+    errint_t rc = -EUCLEAN;
+    if (!format || strcmp(format, "expertfs") != 0)
+        goto out;
+    rc = version > 1 ? -EPROTONOSUPPORT : -EUCLEAN;
+    /* object_bytes: whole pages; a read of the queue then touches few objects */
+    if (version != 1 || size <= 0 || object < 65536 || object > (64 << 20) || object % 4096 != 0 ||
+        !parse_hex(json, "id", head->id, &number) || !parse_hex(json, "content_hash", digits, &head->content_hash))
+        goto out;
+    head->bytes = (uint64_t)size;
+    head->object_bytes = (uint32_t)object;
+    rc = 0;
+out:
+    json_decref(json);
+    return rc;
+}
+
+errint_t efs_rados_head_read(struct efs_rados *r, struct efs_rados_head *head, struct efs_error *err)
+{
+    char text[EFS_RADOS_HEAD_BYTES], reason[300];
+    uint64_t bytes = 0;
+    time_t modified = 0;
+    *head = (struct efs_rados_head){.modified = 0};
+    int rc = r->call.stat(r->io, r->name, &bytes, &modified);
+    if (rc == 0 && bytes <= sizeof(text))
+        rc = r->call.read(r->io, r->name, text, sizeof(text), 0);
+    if (rc == -ENOENT)
+        return efs_fail(err, rc, "%s: no such store\nhint: `rados -p %s ls` lists the objects of the pool", r->label,
+                        r->pool);
+    if (rc < 0)
+        return efs_fail(err, rc, "%s: %s", r->label, efs_rados_reason(rc, reason, sizeof(reason)));
+    errint_t error = bytes > sizeof(text) ? -EUCLEAN : efs_rados_head_parse(text, (size_t)rc, head);
+    if (error == -EPROTONOSUPPORT)
+        return efs_fail(err, error, "%s: a later expertfs wrote it\nhint: use that", r->label);
+    if (error < 0)
+        return efs_fail(err, error, "%s: not a store of expertfs\nhint: `mkexpertfs --copy STORE %s` writes one",
+                        r->label, r->label);
+    head->modified = modified;
+    return 0;
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_rados.c - a librados that keeps objects as files, for EXPERTFS_RADOS: the pool POOL is the folder
+ * $FAKE_RADOS/POOL, "/" in names of objects is "%" there. Each asynchronous read runs on a thread of its own.
+ *
+ * $FAKE_RADOS/fault has a fault a line, WHAT OBJECT, where OBJECT is the end of a name: read missing, short, eio, late,
+ * silent (until it is cancelled or 2 s have passed: -ETIMEDOUT); write full, slow; connect refused, silent.
+ */
+#include "rados.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PIECES 64
+
+#define API __attribute__((visibility("default")))
+
+#define DECLARE(result, name, arguments) API result rados_##name arguments;
+EFS_RADOS_CALLS(DECLARE)
+
+struct pool {
+    char folder[3000];
+};
+struct completion {
+    void (*ended)(void *completion, void *arg);
+    void *arg;
+    int result;
+    bool cancelled;
+};
+struct operation { /* of reads or of a write */
+    struct {
+        uint64_t offset;
+        size_t bytes, *got;
+        char *to;
+        int *result;
+    } pieces[PIECES];
+    unsigned count;
+    bool exclusive;
+    const char *from;
+    size_t bytes;
+};
+struct task {
+    struct operation op;
+    struct completion *completion;
+    char path[4096];
+};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `cancelled` */
+
+static const char *root(void)
+{
+    const char *folder = getenv("FAKE_RADOS");
+    return folder ? folder : "/nonexistent";
+}
+
+static bool has_fault(const char *what, const char *object)
+{
+    char path[4096], line[4096], name[2048];
+    bool found = false;
+    snprintf(path, sizeof(path), "%s/fault", root());
+    FILE *file = fopen(path, "re");
+    while (file && !found && fgets(line, sizeof(line), file)) {
+        size_t bytes = strlen(what);
+        if (strncmp(line, what, bytes) != 0 || line[bytes] != ' ' || sscanf(line + bytes, "%2047s", name) != 1)
+            continue;
+        size_t end = strlen(name), all = strlen(object);
+        found = end <= all && strcmp(object + all - end, name) == 0;
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+static void pause_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+static void path_of(const struct pool *pool, const char *object, char path[4096])
+{
+    int n = snprintf(path, 4096, "%s/%s", pool->folder, object);
+    for (char *c = path + strlen(pool->folder) + 1; n < 4096 && *c; c++)
+        *c = *c == '/' ? '%' : *c;
+}
+
+API int rados_create(void **cluster, const char *id)
+{
+    *cluster = strdup(id ? id : "admin");
+    return *cluster ? 0 : -ENOMEM;
+}
+API int rados_conf_read_file(void *cluster, const char *path)
+{
+    (void)cluster, (void)path;
+    return access(root(), R_OK) == 0 ? 0 : -ENOENT;
+}
+API int rados_conf_parse_env(void *cluster, const char *variable)
+{
+    (void)cluster, (void)variable;
+    return 0;
+}
+API int rados_conf_get(void *cluster, const char *option, char *value, size_t bytes)
+{
+    (void)cluster;
+    const char *of_timeout = strcmp(option, "client_mount_timeout") == 0 ? "300.000000" : "0";
+    snprintf(value, bytes, "%s", strstr(option, "timeout") ? of_timeout : "");
+    return 0;
+}
+/* Timeouts that are not set here are 30 s. */
+API int rados_conf_set(void *cluster, const char *option, const char *value)
+{
+    (void)cluster;
+    return strstr(option, "timeout") && strcmp(value, "30") == 0 ? 0 : -EINVAL;
+}
+API int rados_connect(void *cluster)
+{
+    if (has_fault("silent", "connect"))
+        return -ETIMEDOUT;
+    return has_fault("refused", "connect") || strcmp(cluster, "stranger") == 0 ? -EACCES : 0;
+}
+API void rados_shutdown(void *cluster)
+{
+    free(cluster);
+}
+API int rados_ioctx_create(void *cluster, const char *name, void **io)
+{
+    struct pool *pool = calloc(1, sizeof(*pool));
+    (void)cluster;
+    snprintf(pool->folder, sizeof(pool->folder), "%s/%s", root(), name);
+    *io = pool;
+    if (access(pool->folder, X_OK) == 0)
+        return 0;
+    free(pool);
+    *io = NULL;
+    return -ENOENT;
+}
+API void rados_ioctx_destroy(void *io)
+{
+    free(io);
+}
+API int rados_stat(void *io, const char *object, uint64_t *bytes, time_t *modified)
+{
+    char path[4096];
+    struct stat st;
+    path_of(io, object, path);
+    if (stat(path, &st) < 0)
+        return -errno;
+    *bytes = (uint64_t)st.st_size;
+    *modified = st.st_mtime;
+    return 0;
+}
+
+/* As the cluster would answer: a read past the end is short. */
+static int read_at(const char *path, char *to, size_t bytes, uint64_t offset)
+{
+    if (has_fault("missing", path))
+        return -ENOENT;
+    if (has_fault("eio", path))
+        return -EIO;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    struct stat st = {.st_size = 0};
+    bool is_short = has_fault("short", path) && fstat(fd, &st) == 0;
+    uint64_t end = is_short ? (uint64_t)st.st_size / 2 : UINT64_MAX;
+    size_t most = end <= offset ? 0 : end - offset < bytes ? (size_t)(end - offset) : bytes, done = 0;
+    for (ssize_t n = 1; n > 0 && done < most; done += (size_t)n) {
+        n = pread(fd, to + done, most - done, (off_t)(offset + done));
+        if (n < 0)
+            break;
+    }
+    close(fd);
+    return (int)done;
+}
+
+API int rados_read(void *io, const char *object, char *to, size_t bytes, uint64_t offset)
+{
+    char path[4096];
+    path_of(io, object, path);
+    return read_at(path, to, bytes, offset);
+}
+API int rados_remove(void *io, const char *object)
+{
+    char path[4096];
+    path_of(io, object, path);
+    return unlink(path) < 0 ? -errno : 0;
+}
+API void *rados_create_read_op(void)
+{
+    return calloc(1, sizeof(struct operation));
+}
+API void rados_release_read_op(void *op)
+{
+    free(op);
+}
+API void rados_read_op_read(void *op, uint64_t offset, size_t bytes, char *to, size_t *read, int *result)
+{
+    struct operation *o = op;
+    if (o->count == PIECES)
+        abort();
+    o->pieces[o->count].offset = offset;
+    o->pieces[o->count].bytes = bytes;
+    o->pieces[o->count].to = to;
+    o->pieces[o->count].got = read;
+    o->pieces[o->count++].result = result;
+}
+API void *rados_create_write_op(void)
+{
+    return calloc(1, sizeof(struct operation));
+}
+API void rados_release_write_op(void *op)
+{
+    free(op);
+}
+API void rados_write_op_create(void *op, int exclusive, const char *category)
+{
+    (void)category;
+    ((struct operation *)op)->exclusive = exclusive;
+}
+API void rados_write_op_write_full(void *op, const char *from, size_t bytes)
+{
+    ((struct operation *)op)->from = from;
+    ((struct operation *)op)->bytes = bytes;
+}
+API int rados_write_op_operate(void *op, void *io, const char *object, time_t *modified, int flags)
+{
+    const struct operation *o = op;
+    char path[4096], part[4200];
+    (void)modified;
+    path_of(io, object, path);
+    if (flags != 64) /* FULL_TRY: without it a full pool blocks */
+        abort();
+    if (has_fault("full", path))
+        return -ENOSPC;
+    if (has_fault("slow", path))
+        pause_ms(300);
+    snprintf(part, sizeof(part), "%s~%p", path, op);
+    FILE *file = fopen(part, "we");
+    if (!file)
+        return -errno;
+    bool good = fwrite(o->from, 1, o->bytes, file) == o->bytes;
+    if (fclose(file) != 0 || !good) {
+        unlink(part);
+        return -EIO;
+    }
+    if (!o->exclusive)
+        return rename(part, path) < 0 ? -errno : 0;
+    int rc = link(part, path) < 0 ? -errno : 0;
+    unlink(part);
+    return rc;
+}
+API int rados_aio_create_completion2(void *arg, void (*ended)(void *completion, void *arg), void **completion)
+{
+    struct completion *c = calloc(1, sizeof(*c));
+    *c = (struct completion){.ended = ended, .arg = arg};
+    *completion = c;
+    return 0;
+}
+
+static bool is_cancelled(struct completion *c)
+{
+    pthread_mutex_lock(&lock);
+    bool cancelled = c->cancelled;
+    pthread_mutex_unlock(&lock);
+    return cancelled;
+}
+
+static void *task_run(void *arg)
+{
+    struct task *t = arg;
+    struct completion *c = t->completion;
+    int rc = 0;
+    if (has_fault("late", t->path))
+        pause_ms(200);
+    for (int i = 0; i < 200 && has_fault("silent", t->path) && rc == 0; i++) {
+        pause_ms(10);
+        rc = is_cancelled(c) ? -ECANCELED : i == 199 ? -ETIMEDOUT : 0;
+    }
+    for (unsigned i = 0; i < t->op.count && rc >= 0; i++) {
+        rc = read_at(t->path, t->op.pieces[i].to, t->op.pieces[i].bytes, t->op.pieces[i].offset);
+        *t->op.pieces[i].got = rc < 0 ? 0 : (size_t)rc;
+        *t->op.pieces[i].result = rc < 0 ? rc : 0;
+    }
+    c->result = rc < 0 ? rc : 0;
+    c->ended(c, c->arg);
+    free(t);
+    return NULL;
+}
+
+API int rados_aio_read_op_operate(void *op, void *io, void *completion, const char *object, int flags)
+{
+    struct task *t = calloc(1, sizeof(*t));
+    pthread_attr_t attributes;
+    pthread_t thread;
+    (void)flags;
+    t->op = *(struct operation *)op;
+    t->completion = completion;
+    path_of(io, object, t->path);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    int rc = pthread_create(&thread, &attributes, task_run, t);
+    pthread_attr_destroy(&attributes);
+    if (rc)
+        free(t);
+    return -rc;
+}
+API int rados_aio_get_return_value(void *completion)
+{
+    return ((struct completion *)completion)->result;
+}
+API int rados_aio_cancel(void *io, void *completion)
+{
+    (void)io;
+    pthread_mutex_lock(&lock);
+    ((struct completion *)completion)->cancelled = true;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+API void rados_aio_release(void *completion)
+{
+    free(completion);
+}

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store in a pool of Ceph: copied there and back, mounted, verified, unpacked, deleted, byte for byte; objects that are
+missing, short, foreign, late or silent; full pools; copies that are killed. librados is fake_rados.c; tests/long has the real one."""
+from e2e import *
+
+need_fuse()
+model, store = shared(NARROW)
+data, source = open(store, "rb").read(), contents(model)
+OPTIONS = "budget=64M,nopassthrough,direct_io=on,warm=off,nostate"
+root, object_bytes = scratch("rados"), 4 << 20
+pool = os.path.join(root, "pool")
+os.makedirs(pool)
+for variable in list(os.environ):
+    if variable.startswith("CEPH_"):
+        del os.environ[variable]
+os.environ.update(EXPERTFS_RADOS=program("tests/e2e/libfake-rados.so"), FAKE_RADOS=root)
+ADDRESS = "rados:pool/models/model.efs"
+HEAD = "models%model.efs"
+
+
+def ctl(*words, **environment):
+    return run(program("expertctl"), *words, env={**os.environ, **environment})
+
+
+def pack(*words, **environment):
+    return run(program("mkexpertfs"), *words, env={**os.environ, **environment})
+
+
+def faults(*lines):
+    with open(os.path.join(root, "fault"), "w") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+
+
+def objects():
+    return sorted(os.listdir(pool))
+
+
+def one_line(result, text, hint=True, status=1):
+    lines = result.stderr.splitlines()
+    return result.returncode == status and len(lines) == 1 + hint and text in lines[0] and (not hint or lines[1].startswith("hint: "))
+
+
+def wrong(folder):
+    return [name for name, held in source.items() if open(f"{folder}/{name}", "rb").read() != held]
+
+
+def failures(mount):
+    """The errors of reading all files; a wrong byte fails the test."""
+    errors = set()
+    for name, held in source.items():
+        try:
+            with open(mount / name, "rb") as file:
+                if file.read() != held:
+                    errors.add("wrong bytes")
+        except OSError as error:
+            errors.add(errno.errorcode[error.errno])
+    return errors
+
+
+print("-- a copy to the pool")
+result = pack("--copy", store, ADDRESS)
+check("mkexpertfs --copy", result.returncode == 0 and f"{ADDRESS}: copied" in result.stdout, result)
+head = json.load(open(os.path.join(pool, HEAD)))
+check("the head says what there is", head["bytes"] == len(data) and head["object_bytes"] == object_bytes and head["version"] == 1, head)
+names = [f"{head['id']}.{i:016x}" for i in range((len(data) + object_bytes - 1) // object_bytes)]
+check("the objects have the store's bytes", objects() == sorted([HEAD, *names]) and
+      b"".join(open(os.path.join(pool, name), "rb").read() for name in names) == data, objects())
+check("no second one of this name", one_line(pack("--copy", store, ADDRESS), "exists"))
+for words in (("info",), ("verify",)):
+    result = ctl(*words, ADDRESS)
+    check(f"expertctl {words[0]}", result.returncode == 0, result.stderr)
+result = ctl("unpack", ADDRESS, scratch("unpacked"))
+check("expertctl unpack", result.returncode == 0 and wrong(scratch("unpacked")) == [], result.stderr)
+result = pack("--copy", "--json", ADDRESS, scratch("back.efs"))
+check("and back", result.returncode == 0 and json.loads(result.stdout) == {"store_bytes": len(data)} and
+      open(scratch("back.efs"), "rb").read() == data, result)
+check("over no file without --force", one_line(pack("--copy", ADDRESS, scratch("back.efs")), "exists") and
+      pack("-q", "-f", "--copy", ADDRESS, scratch("back.efs")).returncode == 0)
+
+print("-- a mount")
+mount = Mount(ADDRESS, OPTIONS)
+check("all files, byte for byte", wrong(mount.path) == [])
+check("the mount names the address", mount.config()["store"] == ADDRESS, mount.config()["store"])
+mount.unmount()
+os.mkdir(scratch("background"))
+result = run(program("expertfs"), "-o", OPTIONS, ADDRESS, scratch("background"))
+if check("in the background", result.returncode == 0 and is_mounted(scratch("background")), result.stderr):
+    check("serves, too", wrong(scratch("background")) == [])
+    for words in (("status", scratch("background")), ("ls",)):
+        result = ctl(*words)
+        check(f"expertctl {words[0]}", result.returncode == 0 and ADDRESS in result.stdout, (result.stdout, result.stderr))
+    check("expertctl down", ctl("down", scratch("background")).returncode == 0)
+
+print("-- refused, with a reason and a way out")
+for address, text in (("rados:pool/none", "no such store"), ("rados:none/model.efs", "no such pool"), ("rados:pool", "no address in Ceph"),
+                      ("rados:/x", "no address in Ceph"), ("rados:pool/", "no address in Ceph"), (f"rados:pool/{'x' * 300}", "no address in Ceph")):
+    result = ctl("info", address)
+    check(address[:40], one_line(result, text), result.stderr)
+check("another user without a key", one_line(ctl("info", ADDRESS, CEPH_ARGS="--cluster ceph --id stranger"), "the user may not"))
+check("the same by its name", one_line(ctl("info", ADDRESS, CEPH_ARGS="-n client.stranger"), "the user may not"))
+check("no configuration", one_line(ctl("info", ADDRESS, FAKE_RADOS=scratch("nowhere")), "no configuration of Ceph"))
+check("no librados", one_line(ctl("info", ADDRESS, EXPERTFS_RADOS="/nonexistent"), "librados, which is not installed"))
+faults("silent connect")
+check("nothing answers", one_line(ctl("info", ADDRESS), "no answer in time"))
+faults()
+HEADS = [b"", b"x" * 5000, b"{}", b"\0" * 100, json.dumps({**head, "format": "other"}).encode(), json.dumps({**head, "bytes": -1}).encode(),
+         json.dumps({**head, "bytes": 2**70}).encode(), json.dumps({**head, "object_bytes": 0}).encode(),
+         json.dumps({**head, "object_bytes": 4097}).encode(), json.dumps({**head, "object_bytes": 1 << 40}).encode(),
+         json.dumps({**head, "id": "../../../../etc/"}).encode(), json.dumps({**head, "id": head["id"].upper() + "0"}).encode(),
+         json.dumps({**head, "content_hash": 5}).encode(), json.dumps(head).encode()[:-2],
+         json.dumps(head).encode()[:-1] + b', "id": "0000000000000000"}']
+for number, text in enumerate(HEADS):
+    with open(os.path.join(pool, "bad"), "wb") as file:
+        file.write(text)
+    check(f"head {number} is none", one_line(ctl("info", "rados:pool/bad"), "not a store of expertfs"))
+    check("rm leaves it", ctl("rm", "-y", "rados:pool/bad").returncode == 1 and os.path.exists(os.path.join(pool, "bad")))
+with open(os.path.join(pool, "bad"), "w") as file:
+    json.dump({**head, "version": 2}, file)
+check("a later version", one_line(ctl("info", "rados:pool/bad"), "a later expertfs wrote it"))
+for change, text in (({"bytes": len(data) - 4096}, "should have"), ({"bytes": len(data) + 1}, "should have"),
+                     ({"id": "0" * 16}, "missing"), ({"object_bytes": 65536}, "should have")):
+    with open(os.path.join(pool, "bad"), "w") as file:
+        json.dump({**head, **change}, file)
+    result = ctl("verify", "rados:pool/bad")
+    check(f"a head that lies, {change}", result.returncode == 1, (result.stdout, result.stderr))
+os.unlink(os.path.join(pool, "bad"))
+
+print("-- objects with faults under a mount: EIO and one line, right bytes afterwards")
+SMALL_OBJECTS = "rados:pool/small"  # reads then take several
+small = [f"{'5' * 16}.{i:016x}" for i in range((len(data) + 65535) // 65536)]
+for i, name in enumerate(small):
+    with open(os.path.join(pool, name), "wb") as file:
+        file.write(data[i * 65536:(i + 1) * 65536])
+with open(os.path.join(pool, "small"), "w") as file:
+    json.dump({**head, "id": "5" * 16, "object_bytes": 65536}, file)
+for fault, text in (("missing", "missing"), ("short", "shorter than it should be"), ("eio", "Input/output error"), ("silent", "no answer in time")):
+    mount = Mount(SMALL_OBJECTS, OPTIONS)
+    faults(f"{fault} {small[5]}")
+    check(f"{fault}: EIO", failures(mount) == {"EIO"})
+    lines = [line for line in mount.control("log").splitlines() if f"object {small[5]}" in line]
+    check(f"{fault}: said", lines and text in lines[0] and len(lines) <= 3, mount.control("log"))
+    faults()
+    check(f"{fault}: right bytes afterwards", failures(mount) == set())
+    mount.unmount()
+mount = Mount(SMALL_OBJECTS, OPTIONS)
+faults(*(f"late {name}" for name in small))
+check("late objects are waited for", failures(mount) == set())
+faults()
+mount.unmount()
+
+print("-- ends while objects are silent")
+mount = Mount(SMALL_OBJECTS, OPTIONS)
+faults(*(f"silent {name}" for name in small))
+reader = subprocess.Popen(["cat", mount / sorted(source)[-1]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+time.sleep(0.3)
+reader.kill()
+reader.wait()
+mount.stop()
+check("the daemon ends", mount.daemon.poll() is not None)
+faults()
+
+print("-- copies that fail leave nothing")
+check("rm", ctl("rm", "-y", SMALL_OBJECTS).returncode == 0)
+before = objects()
+check("the other store stays", before == sorted([HEAD, *names]), before)
+for fault, text, hint in ((f"full {names[-1][-16:]}", "No space left on device", True), ("full other.efs", "No space left on device", True)):
+    faults(fault)
+    result = pack("-q", "--copy", store, "rados:pool/other.efs")
+    check(fault.split()[0] + " pool", one_line(result, text, hint), result.stderr)
+    check("nothing is left", objects() == before, objects())
+faults(*(f"slow {i:016x}" for i in range(len(names))))
+copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:pool/other.efs"], stderr=subprocess.PIPE, text=True)
+wait_until(lambda: len(objects()) > len(before))
+copying.send_signal(signal.SIGINT)
+said = copying.communicate(timeout=60)[1]
+check("interrupted", copying.returncode == 130 and "nothing was left behind" in said and objects() == before, (copying.returncode, said, objects()))
+copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:pool/other.efs"])
+wait_until(lambda: "other.efs.part" in objects())
+copying.kill()
+copying.wait()
+faults()
+check("killed: no store of that name", one_line(ctl("info", "rados:pool/other.efs"), "no such store"))
+check("the name is taken", one_line(pack("--copy", store, "rados:pool/other.efs"), "was killed"))
+check("rm does not guess", ctl("rm", "-y", "rados:pool/other.efs").returncode == 1)
+result = ctl("rm", "-y", "--unfinished", "rados:pool/other.efs")
+check("rm --unfinished deletes what is left", result.returncode == 0 and [name for name in objects() if "~" not in name] == before, (result, objects()))
+check("nothing is unfinished any more", one_line(ctl("rm", "-y", "--unfinished", "rados:pool/other.efs"), "nothing is unfinished", False))
+for name in objects():
+    if "~" in name:
+        os.unlink(os.path.join(pool, name))
+with open(os.path.join(pool, HEAD + ".part"), "w") as file:
+    json.dump(head, file)
+check("killed after the head: the store stays", ctl("rm", "-y", "--unfinished", ADDRESS).returncode == 0 and objects() == before and
+      ctl("verify", ADDRESS).returncode == 0)
+for words, text in ((("--copy", store, scratch("x.efs")), "is an address"), (("--copy", ADDRESS, "rados:pool/y"), "is a file"),
+                    (("--copy", store, "https://localhost/x.efs"), "cannot be written"), (("--copy", "-f", store, "rados:pool/z"), "--force goes with files"),
+                    (("--copy", scratch("none.efs"), "rados:pool/z"), "No such file"), (("--copy", model, "rados:pool/z"), "not a store")):
+    result = pack(*words)
+    check(f"refused: {words[-1]}", result.returncode == 1 and text in result.stderr, result.stderr)
+check("usage: --copy and --verify", pack("--copy", "--verify", store, ADDRESS).returncode == 2)
+check("usage: --unfinished and a file", ctl("rm", "--unfinished", store).returncode == 2)
+check("rm asks", one_line(ctl("rm", ADDRESS), "--yes is needed", False))
+result = ctl("rm", "-y", "--json", ADDRESS)
+check("rm deletes all", result.returncode == 0 and json.loads(result.stdout)["removed"][0]["store_bytes"] == len(data) and objects() == [], (result, objects()))
+done()
