@@ -347,8 +347,9 @@ bool efs_client_is_oversize(struct efs_client_request *request);
  * held. */
 typedef bool efs_cancelled_fn(const void *arg);
 void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
-/* The same for those of requests that hold nothing and wait for memory that other programs hold: arrived gets -EDEADLK.
- * The caller has decided that those do not release it in time. Returns the number of experts. */
+/* The same for those of requests that hold nothing and wait for memory that programs hold, also their own by other
+ * requests: arrived gets -EDEADLK. The caller has decided that those do not release it in time. Returns the number of
+ * experts. */
 uint32_t efs_requests_refuse(struct efs *fs, efs_cancelled_fn *chosen);
 /* From now on, calls this when a request starts to wait so, and each time that it is tried again. progressed: since the
  * last call, one that waited was admitted in its turn, or pinned memory became less than it was since then. Experts

@@ -222,9 +222,10 @@ EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, 
                                   struct efs_client_request **request, struct efs_error *err);
 /*
  * Wait for the next expert that is loaded or has failed. 1: *index is its index in needs, *status 0 or its error
- * (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED; with a mount also -EIO after the daemon has ended, and -EDEADLK: other programs
+ * (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED; with a mount also -EIO after the daemon has ended, and -EDEADLK: clients
  * hold the memory that it needs, and have released none for 30 s). 0: all were reported or dropped. -ETIMEDOUT: none
- * in timeout_ms (< 0: no limit).
+ * in timeout_ms (< 0: no limit). -EDEADLK, at once, without a limit and for a store in this process: only drops of
+ * other requests that this thread has made can release the memory.
  */
 EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status);
 /* An eventfd to poll: readable while efs_client_wait_any() would return at once. Owned by the request, the same at each
@@ -232,8 +233,10 @@ EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_
 EFS_API int efs_client_event(struct efs_client_request *request);
 /*
  * Wait for all experts: 0, or the error of the first in needs that failed. All must fit into memory at once, coded ones
- * into half of the planned chunk pool. -EDEADLK, at once: they do not (a mount reports it over its socket); the request
- * stays valid for efs_client_wait_any() and drops. A request that waits for memory holds none.
+ * into half of the planned chunk pool. -EDEADLK, at once: they do not (a mount reports it over its socket); or, for a
+ * store in this process, only drops of other requests that this thread has made can release the memory (a mount ends
+ * the request with -EDEADLK after 30 s). The request stays valid for efs_client_wait_any() and drops. A request that
+ * waits for memory holds none.
  */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
 /* The tensors of a loaded expert, in the order of its file; valid until it is dropped. -EAGAIN: not loaded yet; the

@@ -4,6 +4,7 @@
 
 #include "deadline.h"
 #include "expertfs-private.h"
+#include "thread.h"
 
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -62,6 +63,12 @@ static void update_event(struct efs_client_request *request)
     (void)n;
 }
 
+/* Whether this thread must not wait for the request without a limit: it would wait for its own drops. */
+static bool request_waits_for_itself(const struct efs_client_request *request)
+{
+    return request->stuck && (request->any_thread || request->thread == efs_thread_number());
+}
+
 static errint_t request_block(struct efs_client_request *request, const struct timespec *until)
 {
     return request->ops->block ? request->ops->block(request, until)
@@ -90,7 +97,7 @@ int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint
         return -ECHILD;
     pthread_mutex_lock(request->lock);
     while ((next = next_unreported(request)) == request->count && request->loading && rc == 0)
-        rc = request_block(request, until);
+        rc = !until && request_waits_for_itself(request) ? -EDEADLK : request_block(request, until);
     if (next < request->count) {
         struct efs_client_item *item = item_at(request, next);
         item->reported = true;
@@ -129,7 +136,7 @@ errint_t efs_client_wait(struct efs_client_request *request)
     pthread_mutex_lock(request->lock);
     if (request->oversize && request->ops->refresh)
         request->ops->refresh(request);
-    while (request->loading && !request->oversize)
+    while (request->loading && !request->oversize && !request_waits_for_itself(request))
         request_block(request, NULL);
     errint_t rc = request->loading ? -EDEADLK : 0;
     for (uint32_t i = 0; i < request->count && rc == 0; i++)

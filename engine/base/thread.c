@@ -6,6 +6,16 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+
+uint64_t efs_thread_number(void)
+{
+    static _Atomic uint64_t last;
+    static _Thread_local uint64_t number;
+    if (!number)
+        number = atomic_fetch_add(&last, 1) + 1;
+    return number;
+}
 
 errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, unsigned long *thread)
 {

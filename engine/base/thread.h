@@ -10,6 +10,9 @@
 
 #include "expertfs-private.h" /* efs_thread_start() */
 
+/* A number of the calling thread, 1 or more, that no other thread of this process has, or had. */
+uint64_t efs_thread_number(void);
+
 #define EFS_STACK_BYTES (512u << 10)
 #define EFS_STACK_TOUCHED_BYTES (64u << 10)
 

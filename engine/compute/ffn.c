@@ -10,6 +10,7 @@
 #include "team.h"
 
 #include "plan_thread.h"
+#include "request.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -338,7 +339,7 @@ static void ffn_wait_expert(struct ffn *f)
     errint_t rc = 0;
     int got = f->request ? efs_client_wait_any(f->request, -1, &index, &rc) : 1;
     if (got < 1)
-        rc = -EINVAL; /* cannot happen: each expert is waited for once */
+        rc = got < 0 ? got : -EINVAL; /* 0 cannot happen: each expert is waited for once */
     if (rc == 0)
         rc = ffn_expert_loaded(f, &f->experts[index]);
     pthread_mutex_lock(&f->lock);
@@ -423,6 +424,8 @@ static errint_t ffn_begin(struct ffn *f)
     errint_t rc = efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs, m->expert_count, m->form,
                                    &f->request, f->err);
     free(needs);
+    if (rc == 0)
+        f->request->any_thread = true; /* threads of the team wait for it, while this one waits for them */
     return rc;
 }
 

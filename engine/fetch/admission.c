@@ -30,7 +30,7 @@
 
 #include <errno.h>
 
-#define PASSES_MOST 64u
+#define PASSES_MOST 64u /* later requests that pass the first one that waits */
 
 /* Whether memory is pinned, in flight or being freed: some will become available. */
 static bool memory_will_come(const struct efs *fs)
@@ -56,80 +56,6 @@ static bool item_may_wait(const struct efs *fs, const struct efs_request_item *i
     return held && request_may_wait_for_full(fs, item->request);
 }
 
-static bool holds_some(struct efs_held held)
-{
-    return held.bytes[EFS_FORM_CODED] || held.bytes[EFS_FORM_FULL];
-}
-
-/* The bytes that the program of a request holds in all of its requests. An expert in two of them counts twice. */
-static struct efs_held program_held(const struct efs_request *request)
-{
-    return request->holder ? request->holder->held : request->held;
-}
-
-/* Whether the rest of a request waits for memory that other programs pin, or that is in use. */
-static bool request_waits_for_others(const struct efs *fs, const struct efs_request *request)
-{
-    const struct efs_held held = program_held(request);
-    return !holds_some(held) || fs->account.bytes[EFS_ACCOUNT_CODED_PINNED] > held.bytes[EFS_FORM_CODED] ||
-           fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] > held.bytes[EFS_FORM_FULL] || !efs_extents_only_long_refs(fs);
-}
-
-/* ---- sizes ---- */
-
-/* Adds the bytes of the items that wait to these. */
-static struct efs_held add_waiting(const struct efs *fs, struct efs_held held, const struct efs_request_item *items,
-                                   uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (items[i].waiting)
-            held.bytes[items[i].form] += efs_item_bytes(fs, &items[i]);
-    return held;
-}
-
-/* The same for those that are admitted next: together, or one by one. */
-static struct efs_held add_next(const struct efs *fs, struct efs_held held, const struct efs_request *request)
-{
-    const struct efs_request_item *first = request->items;
-    if (request->together && !request->base.oversize)
-        return add_waiting(fs, held, first, request->base.count);
-    while (!first->waiting)
-        first++;
-    return add_waiting(fs, held, first, 1);
-}
-
-/* Whether experts of these sizes can be in memory at once if nothing else is pinned. */
-static bool bytes_fit(const struct efs *fs, struct efs_held held)
-{
-    uint64_t coded = held.bytes[EFS_FORM_CODED], full = held.bytes[EFS_FORM_FULL];
-    uint64_t chunks = fs->account.floor_segments * fs->arena.segment_bytes;
-    if (coded > chunks)
-        chunks = coded;
-    return coded <= efs_budget_coded(fs) &&
-           (full == 0 || efs_account_fixed(&fs->account) + chunks + full <= fs->account.budget_bytes);
-}
-
-/* Whether several items wait that cannot be in memory at once, even if nothing else is. A single one is admitted
- * whenever nothing is pinned. */
-static bool request_is_oversize(const struct efs *fs, const struct efs_request *request)
-{
-    const struct efs_held none = {{0}};
-    return request->waiting > 1 && !bytes_fit(fs, add_waiting(fs, none, request->items, request->base.count));
-}
-
-/* Whether all experts that a request waits for are pinned for other requests, so that they need no memory. */
-static bool request_is_pinned(const struct efs *fs, const struct efs_request *request)
-{
-    const struct efs_request_item *items = request->items;
-    for (uint32_t i = 0; i < request->base.count; i++) {
-        const struct efs_full *f = efs_full_of(fs, items[i].expert);
-        bool full = f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && f->leases);
-        if (items[i].waiting && !(items[i].form == EFS_FORM_CODED ? fs->leases->at[items[i].expert].coded_pins : full))
-            return false;
-    }
-    return true;
-}
-
 /* ---- reports ---- */
 
 /* Reports that not all experts of the request fit into memory at once, by the last one that waits: the rest is admitted
@@ -147,6 +73,17 @@ static void request_report_oversize(struct efs_request *request)
         request->oversize_fn(request->oversize_item->arg, true);
     else if (old)
         request->oversize_fn(old->arg, false);
+}
+
+/* stuck: efs_request_is_stuck(). A thread that waits for it is woken. */
+static void request_set_stuck(struct efs_request *request, bool stuck)
+{
+    if (request->base.stuck == stuck)
+        return;
+    pthread_mutex_lock(&request->lock);
+    request->base.stuck = stuck;
+    pthread_cond_broadcast(&request->changed);
+    pthread_mutex_unlock(&request->lock);
 }
 
 static void request_set_oversize(struct efs_request *request, bool oversize)
@@ -234,7 +171,7 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
     uint32_t count = request->base.count;
     if (fs->closing)
         request_fail(fs, request, -ECANCELED);
-    bool oversize = request->together && (holds_some(request->held) || request_is_oversize(fs, request));
+    bool oversize = request->together && (efs_held_some(request->held) || efs_request_is_oversize(fs, request));
     if (request->together && !oversize) {
         errint_t rc = items_admit(fs, items, count);
         if (rc == 0 || items_wait(fs, items, count, rc))
@@ -242,7 +179,7 @@ static errint_t request_admit(struct efs *fs, struct efs_request *request)
         oversize = request->waiting > 1 && !memory_will_come(fs);
     }
     errint_t rc = request_admit_each(fs, request);
-    if (rc < 0 && (oversize || holds_some(request->held)) && request_may_wait_long(fs, request))
+    if (rc < 0 && (oversize || efs_held_some(request->held)) && request_may_wait_long(fs, request))
         request_set_oversize(request, true);
     return rc;
 }
@@ -257,6 +194,7 @@ static void queue_end(struct efs *fs, struct efs_request **at)
     if (!*at)
         fs->leases->queue.tail = at;
     request_set_oversize(request, false);
+    request_set_stuck(request, false);
 }
 
 /* Whether some request holds experts while its rest waits. Updates what depends on drops: an oversize request of which
@@ -265,12 +203,13 @@ static bool queue_look_at_drops(struct efs *fs)
 {
     bool some = false;
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
-        const struct efs_held held = program_held(request);
-        bool was_in_line = request->in_line, part = holds_some(request->held);
+        const struct efs_held held = efs_program_held(fs, request);
+        bool was_in_line = request->in_line, part = efs_held_some(request->held);
+        request->is_short = true; /* unless it is tried, and waits for another reason */
         some |= part;
-        if (request->base.oversize && !part && !request_is_oversize(fs, request))
+        if (request->base.oversize && !part && !efs_request_is_oversize(fs, request))
             request_set_oversize(request, false);
-        request->in_line = holds_some(held) && request->waiting && bytes_fit(fs, add_next(fs, held, request));
+        request->in_line = efs_held_some(held) && request->waiting && efs_request_fits_next_to(fs, request, held);
         if (!part || !request->in_line || was_in_line || !request->next) {
             at = &request->next;
             continue;
@@ -285,9 +224,9 @@ static bool queue_look_at_drops(struct efs *fs)
  * admitted one by one. */
 static bool request_has_turn(const struct efs *fs, struct efs_request *request, bool own_caller, bool others_hold)
 {
-    if ((holds_some(program_held(request)) && !request->in_line) != own_caller)
+    if ((efs_held_some(efs_program_held(fs, request)) && !request->in_line) != own_caller)
         return false;
-    return holds_some(request->held) || !others_hold || !request->together || !request_is_oversize(fs, request);
+    return efs_held_some(request->held) || !others_hold || !request->together || !efs_request_is_oversize(fs, request);
 }
 
 /* Whether a request is an open of files, which must not wait for coded experts. */
@@ -299,8 +238,8 @@ static bool request_is_opened(const struct efs *fs, const struct efs_request *re
 /* Whether a request may pass the first one that waits. */
 static bool request_may_pass(const struct efs *fs, const struct efs_request *first, const struct efs_request *request)
 {
-    return (first->passed < PASSES_MOST || holds_some(program_held(request))) &&
-           (request_is_opened(fs, request) || request_is_pinned(fs, request));
+    return (first->passed < PASSES_MOST || efs_held_some(efs_program_held(fs, request))) &&
+           (request_is_opened(fs, request) || efs_request_is_pinned(fs, request));
 }
 
 /* A request that waited was admitted in its turn: pinned memory may be more from now on. */
@@ -321,6 +260,7 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
         bool may = turn && (!first || request_may_pass(fs, first, request));
         uint32_t waiting = request->waiting;
         errint_t rc = may ? request_admit(fs, request) : 0;
+        request->is_short = request->is_short && (!may || rc == -ENOMEM);
         request->in_line = request->in_line && request->waiting == waiting;
         if (first && request->waiting < waiting)
             first->passed++;
@@ -328,11 +268,13 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
             leases_progressed(fs->leases);
         if (first && turn && !may && request_is_opened(fs, request))
             request_fail(fs, request, -ENOMEM);
-        if (!first && rc < 0 && request_waits_for_others(fs, request)) {
+        if (!first && rc < 0 && efs_request_waits_for_others(fs, request)) {
             first = request;
             why = rc;
             fs->leases->is_short = rc == -ENOMEM;
         }
+        if (own_caller && rc == -ENOMEM && !efs_held_some(request->held)) /* for what other requests of it hold */
+            fs->leases->is_short = true;
         if (request->waiting) {
             request->waited = true;
             at = &request->next;
@@ -355,6 +297,15 @@ static void look_for_progress(struct efs *fs, bool waits)
     leases->least_pinned = waits ? pinned : UINT64_MAX;
 }
 
+/* why: the first request waits. While that is for memory in flight, the queue is tried again. */
+static void queue_look_for_stuck(struct efs *fs, errint_t why)
+{
+    for (struct efs_request *request = fs->leases->queue.head; request; request = request->next) {
+        request->is_short = request->is_short && why != -EAGAIN;
+        request_set_stuck(request, efs_request_is_stuck(fs, request));
+    }
+}
+
 static void admission_run(struct efs *fs)
 {
     bool starved = fs->admission_starved;
@@ -368,6 +319,7 @@ static void admission_run(struct efs *fs)
     if (starved && !fs->admission_starved)
         efs_changed(fs, EFS_CHANGED_REFS);
     efs_extents_set_wanted(fs);
+    queue_look_for_stuck(fs, rc);
     look_for_progress(fs, rc < 0);
     if (!fs->leases->is_short || !fs->leases->on_short)
         return;
@@ -430,7 +382,7 @@ void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
             item_wait(fs, &request->items[i]);
     EFS_QUEUE_PUSH(&fs->leases->queue, request);
     admission_run(fs);
-    if (request->together && request_is_oversize(fs, request) && request_may_wait_long(fs, request))
+    if (request->together && efs_request_is_oversize(fs, request) && request_may_wait_long(fs, request))
         request_set_oversize(request, true);
 }
 
@@ -443,12 +395,6 @@ static bool item_is_cancelled(const struct efs_request_item *item, const struct 
     return request->arrived && request->use != EFS_MEMFILE_EXPORTED && item->arg && cancelled(item->arg);
 }
 
-/* Whether a request that was not admitted in part waits for memory that other programs hold. */
-static bool request_may_be_refused(const struct efs *fs, const struct efs_request *request)
-{
-    return !holds_some(request->held) && request_waits_for_others(fs, request);
-}
-
 /* Takes waiting items off the queue with this error: those of `dropped`, or those that are chosen. Returns their
  * number.
  */
@@ -457,7 +403,7 @@ static uint32_t admission_end_items(struct efs *fs, const struct efs_request *dr
 {
     uint32_t ended = 0;
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
-        bool may = error == -ECANCELED || request_may_be_refused(fs, request);
+        bool may = error == -ECANCELED || !efs_held_some(request->held); /* else it waits for its own drops */
         for (uint32_t i = 0; may && i < request->base.count; i++) {
             if (!request->items[i].waiting || !item_is_cancelled(&request->items[i], dropped, chosen))
                 continue;

@@ -8,6 +8,7 @@
  *
  *     request.c         checks a request, allocates all of it, begins it; drops
  *     admission.c       the queue of requests that wait for memory
+ *     fit.c             whether experts fit into memory next to those that are held
  *     reserve.c         takes all memory that an item will ever hold, or nothing
  *     load.c            reads and decodes admitted items
  *     item.c            the end of a load: answered, held, released
@@ -34,6 +35,8 @@
 #include "extent.h"
 #include "full.h"
 #include "request.h"
+
+#include <sys/queue.h>
 
 /* A read of raw bytes [begin, begin + bytes) of an object, which may continue in the next objects, into dst, that
  * bypasses the chunk pool (slot.h). The caller keeps it allocated until done() is called. */
@@ -94,6 +97,11 @@ struct efs_held {      /* bytes of experts that were admitted together, and not 
     uint64_t bytes[2]; /* by form: FULL, CODED */
 };
 
+static inline bool efs_held_some(struct efs_held held)
+{
+    return held.bytes[EFS_FORM_CODED] || held.bytes[EFS_FORM_FULL];
+}
+
 struct efs_holder {
     _Atomic uint32_t refs;
     struct efs_held held; /* in all of its requests */
@@ -103,7 +111,9 @@ struct efs_request {
     struct efs_client_request base; /* its oversize is guarded by request->lock and efs.lock */
     struct efs *fs;
     struct efs_request *next; /* in the admission queue */
-    pthread_mutex_t lock;     /* guards items, refs and job_next; taken after efs.lock */
+    /* in leases->holding, while a request of a thread of this process holds experts; guarded by efs.lock */
+    LIST_ENTRY(efs_request) holding;
+    pthread_mutex_t lock; /* guards items, refs and job_next; taken after efs.lock */
     pthread_cond_t changed;
     uint32_t refs;             /* items that are being loaded, and one for the caller */
     bool together;             /* its items are held together: admitted all or none */
@@ -114,10 +124,12 @@ struct efs_request {
     efs_oversize_fn *oversize_fn; /* called when oversize is set; may be NULL */
     /* the item by which oversize_fn was last called with true; NULL: with false, or never; guarded by efs.lock */
     struct efs_request_item *oversize_item;
-    bool waited;      /* it was not admitted as a whole when it was first tried */
-    bool in_line;     /* it holds some of its items, and waits for the next in the order of the queue */
-    uint32_t passed;  /* later requests that were admitted while it waited as the first */
-    uint32_t waiting; /* items in the admission queue; guarded by efs.lock, as are waited, in_line and passed */
+    bool waited;     /* it was not admitted as a whole when it was first tried */
+    bool is_short;   /* when the queue was last tried, it was not admitted, for want of memory */
+    bool in_line;    /* it holds some of its items, and waits for the next in the order of the queue */
+    uint32_t passed; /* later requests that were admitted while it waited as the first */
+    uint32_t
+        waiting; /* items in the admission queue; guarded by efs.lock, as are waited, is_short, in_line and passed */
     uint32_t job_next;
     /* In the same allocation, after the items: the parts of all items in order of priority; a job for each shard. */
     struct efs_part *parts;
@@ -135,6 +147,7 @@ struct efs_lease {
     struct efs *fs;
     uint32_t expert;
     uint32_t coded_pins;        /* coded items of requests that hold it or are loading it; guarded by efs.lock */
+    uint8_t marks;              /* of fit.c, by form; 0 while the lock is free */
     _Atomic uint8_t preloading; /* a bit for each form: it is being loaded without a holder */
 };
 
@@ -147,6 +160,7 @@ static inline struct efs_memfile *efs_lease_memfile(const struct efs_lease *leas
 struct efs_leases {
     struct efs_lease *at;                /* by expert */
     EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next */
+    LIST_HEAD(, efs_request) holding;    /* requests of threads of this process that hold experts */
     bool is_short;                       /* the first request that waits does so for pinned memory */
     bool progressed;                     /* since the last call of on_short */
     uint64_t least_pinned;               /* bytes since the last progress; UINT64_MAX: none waits for other programs */
@@ -169,6 +183,23 @@ bool efs_admission_is_live(const struct efs *fs);
 /* Takes waiting items off the queue; they end with -ECANCELED when the lock is released. dropped: the DROPPED items of
  * this request; NULL: items of requests for other processes, if cancelled() is true for their argument. */
 void efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *cancelled);
+
+/* ---- fit.c: with efs.lock held ---- */
+/* The bytes that the program of a request holds in all of its requests. An expert in two of them counts twice. */
+struct efs_held efs_program_held(const struct efs *fs, const struct efs_request *request);
+/* Whether the rest of a request waits for memory that other programs pin, or that is in use. */
+bool efs_request_waits_for_others(const struct efs *fs, const struct efs_request *request);
+/* Whether several items wait that cannot be in memory at once, even if nothing else is. A single one is admitted
+ * whenever nothing is pinned. */
+bool efs_request_is_oversize(const struct efs *fs, const struct efs_request *request);
+/* Whether all experts that a request waits for are pinned for other requests, so that they need no memory. */
+bool efs_request_is_pinned(const struct efs *fs, const struct efs_request *request);
+/* Whether those that are admitted next fit into memory with experts of these sizes, if nothing else is pinned. */
+bool efs_request_fits_next_to(const struct efs *fs, const struct efs_request *request, struct efs_held held);
+/* Whether a request waits for memory that other requests of its thread hold: it does not fit next to them; or nothing
+ * else is pinned, and it was not admitted. A thread that waits for it alone would wait for ever. What the request
+ * itself holds does not matter, as threads of a team drop that. */
+bool efs_request_is_stuck(const struct efs *fs, const struct efs_request *request);
 
 /* ---- reserve.c: with efs.lock held ---- */
 /* The items are of one request; those that do not wait are skipped. */

@@ -52,7 +52,13 @@ void efs_item_set_held(struct efs *fs, struct efs_request_item *item, bool held)
     if (item->held == held)
         return;
     item->held = held;
+    const bool was_holding = efs_held_some(item->request->held);
     item->request->held.bytes[item->form] += held ? bytes : -bytes;
+    const bool is_holding = efs_held_some(item->request->held);
+    if (item->request->base.thread && !was_holding && is_holding)
+        LIST_INSERT_HEAD(&fs->leases->holding, item->request, holding);
+    else if (item->request->base.thread && was_holding && !is_holding)
+        LIST_REMOVE(item->request, holding);
     if (item->request->holder)
         item->request->holder->held.bytes[item->form] += held ? bytes : -bytes;
     if (!held)

@@ -11,6 +11,7 @@
 #include "deadline.h"
 #include "plan_thread.h"
 #include "sys.h"
+#include "thread.h"
 
 #include <errno.h>
 
@@ -131,6 +132,7 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
     efs_client_request_init(&request->base, &request_ops, &request->lock, &request->changed, count,
                             offsetof(struct efs_request, items), sizeof(request->items[0]));
     request->base.owner = &fs->owner;
+    request->base.thread = how->arrived || how->preload ? 0 : efs_thread_number();
     request->fs = fs;
     request->arrived = how->arrived;
     request->oversize_fn = how->oversize;

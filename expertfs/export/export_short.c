@@ -105,7 +105,7 @@ void efsd_export_timer_ended(struct efsd_export *h)
     pthread_mutex_unlock(&h->lock);
     if (refused)
         efsd_log(EFS_LOG_WARNING,
-                 "%u experts were refused to clients: the memory that they need is held by other clients, of which %u "
+                 "%u experts were refused to clients: the memory that they need is held by clients, of which %u "
                  "do not answer; `expertctl status` lists them",
                  refused, silent);
 }

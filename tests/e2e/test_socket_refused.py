@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A request that waits for memory of other clients is refused 30 seconds after it was sent, or after memory was last
-released: also if another one waited before."""
+released: also if another one waited before, and if its own client holds the memory by another request."""
 from e2e import *
 from socket_packets import DROP, Client
 
@@ -11,9 +11,16 @@ mount = Mount(store, "budget=40M,nopassthrough,plan=C=100,prefetch=off,warm=off"
 os.setxattr(mount.path, "user.expertfs.budget", str(mount.count("fixed_bytes") + (28 << 20)).encode())
 
 
-def refused(client):
-    return client.coded_answers(ASKED) == [(n, -errno.EDEADLK) for n in range(ASKED)]
+def refused(client, tags=0):
+    return client.coded_answers(ASKED) == [(tags + n, -errno.EDEADLK) for n in range(ASKED)]
 
+
+alone = Mount(store, "budget=40M,nopassthrough,plan=C=100,prefetch=off,warm=off", name="alone")
+os.setxattr(alone.path, "user.expertfs.budget", str(alone.count("fixed_bytes") + (28 << 20)).encode())
+own = Client(alone)
+own.ask_coded(0, 0, HELD)
+check("a client holds experts of a mount of its own", own.coded_answers(HELD) == [(n, 0) for n in range(HELD)])
+own.ask_coded(1, 10, ASKED)
 
 holder, first, second = Client(mount), Client(mount), Client(mount)
 holder.ask_coded(0, 0, HELD)
@@ -28,7 +35,10 @@ check("a request is refused", refused(first))
 check("30 seconds after the drop", 29 < time.monotonic() - dropped < 41, time.monotonic() - dropped)
 check("a later one, too", refused(second))
 check("30 seconds after it was sent", 31 < time.monotonic() - dropped < 43, time.monotonic() - dropped)
-for client in (holder, first, second):
+check("what waits for its own client is refused, too", refused(own, 10))
+check("what it holds stays", alone.count("coded_experts") == HELD)
+for client in (holder, first, second, own):
     client.close()
 mount.unmount()
+alone.unmount()
 done()

@@ -20,6 +20,11 @@ struct one_thread *one_thread;
     type __wrap_##name parameters;                                                                                     \
     type __wrap_##name parameters
 
+REPLACED(uint64_t, efs_thread_number, (void))
+{
+    return one_thread->number;
+}
+
 /* ---- workers ---- */
 
 REPLACED(errint_t, efs_workers_start, (unsigned count, uint32_t shard_elements, struct efs_workers **workers))

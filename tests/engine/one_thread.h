@@ -12,6 +12,7 @@
 #define ONE_THREAD_MAX 8192u /* jobs or reads at a time */
 
 struct one_thread {
+    uint64_t number; /* of the thread that calls now: efs_thread_number() */
     unsigned job_count, read_count;
     struct efs_job *jobs[ONE_THREAD_MAX]; /* in the order in which they were queued */
     struct efs_io *reads[ONE_THREAD_MAX];

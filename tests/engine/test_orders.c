@@ -76,6 +76,7 @@ static void caller_request(struct caller *c)
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){layer * EXPERTS + (first + i) % EXPERTS, 1};
     c->stage = pick(2) ? CALLER_WAITS : CALLER_TAKES;
+    one_thread->number = (uint64_t)(c - callers) + 1;
     assert_int_equal(efs_request_submit(fs, needs, count, &how, &c->request, NULL), 0);
 }
 

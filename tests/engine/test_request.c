@@ -460,14 +460,38 @@ TEST(test_deadlock)
     efs_close(fs);
 }
 
-/* A request for coded experts of a layer, of which all that fit have come: *count of them. */
+struct begun {
+    struct efs *fs;
+    const struct efs_need *needs;
+    uint32_t count;
+    struct efs_client_request *request;
+};
+
+static void *begin(void *arg)
+{
+    struct begun *b = arg;
+    b->request = fixture_submit(b->fs, b->needs, b->count, EFS_FORM_CODED);
+    return NULL;
+}
+
+/* A request of another program: a thread that has ended. */
+static struct efs_client_request *begun_elsewhere(struct efs *fs, const struct efs_need *needs, uint32_t count)
+{
+    struct begun b = {.fs = fs, .needs = needs, .count = count};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, begin, &b), 0);
+    pthread_join(thread, NULL);
+    return b.request;
+}
+
+/* A request of another program for coded experts of a layer, of which all that fit have come: *came of them. */
 static struct efs_client_request *take_what_fits(struct efs *fs, uint32_t layer, uint32_t count, uint32_t *came)
 {
     struct efs_need needs[EXPERTS];
     uint32_t index;
     errint_t status;
     layer_needs(layer, needs);
-    struct efs_client_request *r = fixture_submit(fs, needs, count, EFS_FORM_CODED);
+    struct efs_client_request *r = begun_elsewhere(fs, needs, count);
     for (*came = 0; *came < count && efs_client_wait_any(r, 500, &index, &status) == 1; ++*came)
         assert_int_equal(status, 0);
     return r;
@@ -607,7 +631,7 @@ TEST(test_opens_pass_a_bounded_number_of_times)
     fixture_drain(fs);
     struct efs_client_request *held = fixture_submit(fs, needs, fit / 2, EFS_FORM_CODED);
     assert_int_equal(efs_client_wait(held), 0);
-    struct efs_client_request *first = fixture_submit(fs, needs + fit / 2, fit, EFS_FORM_CODED);
+    struct efs_client_request *first = begun_elsewhere(fs, needs + fit / 2, fit);
     for (uint32_t i = 0; i < WIDE_EXPERTS; i++) {
         struct efs_lease *lease;
         rc = lease_wait(fs, fixture_expert_info(fs, i).file, &lease);
@@ -624,6 +648,76 @@ TEST(test_opens_pass_a_bounded_number_of_times)
     fixture_within_budget(fs);
     efs_close(fs);
     fixture_end(&wide);
+}
+
+/* A wait for memory that other requests of the thread hold ends with -EDEADLK; one of another thread for the same
+ * request goes on. Experts that both requests have count once. */
+TEST(test_waits_for_itself)
+{
+    uint32_t fit, index;
+    errint_t status;
+    pthread_t thread;
+    void *rc;
+    struct efs *fs = open_small(&fit);
+    struct efs_need needs[2][EXPERTS];
+    layer_needs(0, needs[0]);
+    layer_needs(1, needs[1]);
+    struct efs_client_request *held = fixture_submit(fs, needs[0], fit - 1, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(held), 0);
+    struct efs_client_request *more = fixture_submit(fs, needs[0], fit, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(more), 0);
+    efs_client_release(more);
+    struct efs_client_request *next = fixture_submit(fs, needs[1], fit - 1, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(next), -EDEADLK);
+    assert_int_equal(efs_client_wait_any(next, -1, &index, &status), -EDEADLK);
+    assert_int_equal(efs_client_wait_any(next, 100, &index, &status), -ETIMEDOUT);
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_all, next), 0);
+    assert_int_equal(efs_client_wait_any(next, 100, &index, &status), -ETIMEDOUT);
+    efs_client_release(held);
+    pthread_join(thread, &rc);
+    assert_int_equal((intptr_t)rc, 0);
+    assert_int_equal(efs_client_wait(next), 0);
+
+    struct efs_client_request *first = begun_elsewhere(fs, needs[0], fit); /* waits for next */
+    struct efs_client_request *last = fixture_submit(fs, (struct efs_need[]){{2 * EXPERTS, 1}}, 1, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(last), -EDEADLK); /* has room next to it, but stands behind the first */
+    efs_client_release(next);
+    assert_int_equal(efs_client_wait(first), 0);
+    efs_client_release(first);
+    assert_int_equal(efs_client_wait(last), 0);
+    efs_client_release(last);
+    fixture_within_budget(fs);
+    efs_close(fs);
+}
+
+/* A thread that holds experts and waits for more of another program's memory stands behind requests that hold nothing,
+ * also those that came later. */
+TEST(test_stands_behind)
+{
+    uint32_t fit, index;
+    errint_t status;
+    struct efs *fs = open_small(&fit);
+    struct efs_need needs[LAYERS][EXPERTS];
+    for (uint32_t l = 0; l < LAYERS; l++)
+        layer_needs(l, needs[l]);
+    struct efs_client_request *other = begun_elsewhere(fs, needs[1], 1);
+    struct efs_client_request *held = fixture_submit(fs, needs[0], fit - 1, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(other), 0);
+    assert_int_equal(efs_client_wait(held), 0);
+    struct efs_client_request *next =
+        fixture_submit(fs, needs[2], fit, EFS_FORM_CODED);               /* never next to what is held */
+    struct efs_client_request *later = begun_elsewhere(fs, needs[1], 2); /* one of them is pinned */
+    assert_int_equal(efs_client_wait_any(later, 0, &index, &status), -ETIMEDOUT);
+    efs_client_drop(held, 0);
+    assert_int_equal(efs_client_wait(later), 0);
+    assert_int_equal(efs_client_wait_any(next, 0, &index, &status), -ETIMEDOUT);
+    efs_client_release(later);
+    efs_client_release(other);
+    efs_client_release(held);
+    assert_int_equal(efs_client_wait(next), 0);
+    efs_client_release(next);
+    fixture_within_budget(fs);
+    efs_close(fs);
 }
 
 /* After drops the rest of a request fits: a wait for all of it waits for memory, and does not fail with -EDEADLK. */

@@ -349,7 +349,8 @@ static uint64_t item_hash(uint64_t hash, const struct efs_request_item *item)
 static uint64_t request_hash(const struct efs_request *r)
 {
     /* jobs are interchangeable */
-    uint64_t hash = MIX_STRUCT(0, efs_request, r, MEMBER(efs_request, next), MEMBER(efs_request, job_next));
+    uint64_t hash = MIX_STRUCT(0, efs_request, r, MEMBER(efs_request, next), MEMBER(efs_request, job_next),
+                               MEMBER(efs_request, holding), MEMBER(efs_request, is_short));
     for (uint32_t i = 0; i < r->base.count; i++)
         hash = item_hash(hash, &r->items[i]);
     return hash;
@@ -428,7 +429,8 @@ static uint64_t queued_hash(const struct efs *fs)
 static uint64_t leases_hash(const struct efs *fs)
 {
     const struct efs_leases *leases = fs->leases;
-    uint64_t hash = MIX_STRUCT(0, efs_leases, leases, MEMBER(efs_leases, queue), MEMBER(efs_leases, coalesce_job));
+    uint64_t hash = MIX_STRUCT(0, efs_leases, leases, MEMBER(efs_leases, queue), MEMBER(efs_leases, coalesce_job),
+                               MEMBER(efs_leases, holding));
     for (const struct efs_request *r = leases->queue.head; r; r = r->next)
         hash = MIX(hash, 4, listed(r));
     for (uint32_t e = 0; e < fs->store->expert_count; e++)

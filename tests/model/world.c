@@ -198,6 +198,7 @@ static void caller_request(unsigned n)
                                         .args = session ? args : NULL,
                                         .oversize = session ? session_oversize : NULL};
     struct efs_client_request *request;
+    one_thread->number = p->thread ? CALLERS_MAX + p->thread : n + 1;
     assert_int_equal(efs_request_submit(world->fs, needs, p->count, &how, &request, NULL), 0);
     if (p->kind == CALLER_PRELOAD)
         c->stage = STAGE_DONE;
@@ -316,11 +317,27 @@ static unsigned add(struct step steps[STEPS_MAX], unsigned count, enum step_kind
     return count + 1;
 }
 
+/* Whether the thread of this caller is in a call of another one of its callers, or waits for that one's request without
+ * an end. */
+static bool thread_waits(unsigned n)
+{
+    const unsigned thread = plan_of(n)->thread;
+    for (unsigned m = 0; thread && m < world->caller_count; m++) {
+        const struct caller *c = &world->callers[m];
+        if (m == n || plan_of(m)->thread != thread)
+            continue;
+        if (is_suspended(m) || (c->stage == STAGE_RUNNING && any_is(c, plan_of(m)->count, EFS_ITEM_LOADING) &&
+                                !(c->request && c->request->stuck)))
+            return true;
+    }
+    return false;
+}
+
 static unsigned caller_steps(unsigned n, struct step steps[STEPS_MAX], unsigned count)
 {
     const struct caller_plan *p = plan_of(n);
     const struct caller *c = &world->callers[n];
-    if (is_suspended(n))
+    if (is_suspended(n) || thread_waits(n))
         return count;
     if (c->stage == STAGE_NEW && (!p->after || world->callers[p->after - 1].stage == STAGE_DONE))
         return add(steps, count, STEP_BEGIN, n, 0);

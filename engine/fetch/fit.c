@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fit.c - see fetch.h: whether the experts of a request fit into memory, next to those that programs hold. A program is
+ * a client of a mount, or a thread of this process. With efs.lock held.
+ */
+#include "fetch.h"
+
+#include "budget.h"
+#include "cache.h"
+
+/* ---- what a program holds ---- */
+
+struct efs_held efs_program_held(const struct efs *fs, const struct efs_request *request)
+{
+    struct efs_held held = {{0}};
+    const struct efs_request *other;
+    if (request->holder || !request->base.thread)
+        return request->holder ? request->holder->held : request->held;
+    LIST_FOREACH(other, &fs->leases->holding, holding)
+    {
+        for (unsigned form = 0; form < 2 && other->base.thread == request->base.thread; form++)
+            held.bytes[form] += other->held.bytes[form];
+    }
+    return held;
+}
+
+bool efs_request_waits_for_others(const struct efs *fs, const struct efs_request *request)
+{
+    const struct efs_held held = efs_program_held(fs, request);
+    return !efs_held_some(held) || fs->account.bytes[EFS_ACCOUNT_CODED_PINNED] > held.bytes[EFS_FORM_CODED] ||
+           fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] > held.bytes[EFS_FORM_FULL] || !efs_extents_only_long_refs(fs);
+}
+
+/* ---- sizes ---- */
+
+/* Adds the bytes of the items that wait to these. */
+static struct efs_held add_waiting(const struct efs *fs, struct efs_held held, const struct efs_request_item *items,
+                                   uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (items[i].waiting)
+            held.bytes[items[i].form] += efs_item_bytes(fs, &items[i]);
+    return held;
+}
+
+/* The same for those that are admitted next: together, or one by one. */
+static struct efs_held add_next(const struct efs *fs, struct efs_held held, const struct efs_request *request)
+{
+    const struct efs_request_item *first = request->items;
+    if (request->together && !request->base.oversize)
+        return add_waiting(fs, held, first, request->base.count);
+    while (!first->waiting)
+        first++;
+    return add_waiting(fs, held, first, 1);
+}
+
+/* Whether experts of these sizes can be in memory at once if nothing else is pinned. */
+static bool bytes_fit(const struct efs *fs, struct efs_held held)
+{
+    uint64_t coded = held.bytes[EFS_FORM_CODED], full = held.bytes[EFS_FORM_FULL];
+    uint64_t chunks = fs->account.floor_segments * fs->arena.segment_bytes;
+    if (coded > chunks)
+        chunks = coded;
+    return coded <= efs_budget_coded(fs) &&
+           (full == 0 || efs_account_fixed(&fs->account) + chunks + full <= fs->account.budget_bytes);
+}
+
+bool efs_request_is_oversize(const struct efs *fs, const struct efs_request *request)
+{
+    const struct efs_held none = {{0}};
+    return request->waiting > 1 && !bytes_fit(fs, add_waiting(fs, none, request->items, request->base.count));
+}
+
+bool efs_request_is_pinned(const struct efs *fs, const struct efs_request *request)
+{
+    const struct efs_request_item *items = request->items;
+    for (uint32_t i = 0; i < request->base.count; i++) {
+        const struct efs_full *f = efs_full_of(fs, items[i].expert);
+        bool full = f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && f->leases);
+        if (items[i].waiting && !(items[i].form == EFS_FORM_CODED ? fs->leases->at[items[i].expert].coded_pins : full))
+            return false;
+    }
+    return true;
+}
+
+bool efs_request_fits_next_to(const struct efs *fs, const struct efs_request *request, struct efs_held held)
+{
+    return bytes_fit(fs, add_next(fs, held, request));
+}
+
+/* ---- a thread that waits for itself ---- */
+
+/* Whether the expert was not seen in this form yet; marks it. */
+static bool mark(const struct efs *fs, const struct efs_request_item *item)
+{
+    uint8_t *marks = &fs->leases->at[item->expert].marks, bit = (uint8_t)(1u << item->form);
+    bool is_new = !(*marks & bit);
+    *marks |= bit;
+    return is_new;
+}
+
+/* Adds the bytes of items of a request that are not marked, and marks them: of those that it holds, or of those that
+ * wait and are admitted next. */
+static void add_unmarked(const struct efs *fs, const struct efs_request *request, bool next, struct efs_held *held)
+{
+    const bool together = request->together && !request->base.oversize;
+    for (uint32_t i = 0; i < request->base.count; i++) {
+        const struct efs_request_item *item = &request->items[i];
+        if (!(next ? item->waiting : item->held))
+            continue;
+        if (mark(fs, item))
+            held->bytes[item->form] += efs_item_bytes(fs, item);
+        if (next && !together)
+            return;
+    }
+}
+
+static void unmark(const struct efs *fs, const struct efs_request *request)
+{
+    for (uint32_t i = 0; i < request->base.count; i++)
+        fs->leases->at[request->items[i].expert].marks = 0;
+}
+
+/* The bytes of the other requests of its thread, each expert once; *with_next: and of what it waits for next. */
+static struct efs_held others_of_thread(const struct efs *fs, const struct efs_request *request,
+                                        struct efs_held *with_next)
+{
+    struct efs_held held = {{0}};
+    const struct efs_request *other;
+    LIST_FOREACH(other, &fs->leases->holding, holding)
+    {
+        if (other != request && other->base.thread == request->base.thread)
+            add_unmarked(fs, other, false, &held);
+    }
+    *with_next = held;
+    add_unmarked(fs, request, true, with_next);
+    LIST_FOREACH(other, &fs->leases->holding, holding)
+    {
+        unmark(fs, other);
+    }
+    unmark(fs, request);
+    return held;
+}
+
+/* Nothing else is pinned than these bytes, and no memory is being freed or prepared. */
+static bool only_these_are_pinned(const struct efs *fs, struct efs_held held)
+{
+    const uint64_t *bytes = fs->account.bytes;
+    return bytes[EFS_ACCOUNT_CODED_PINNED] <= held.bytes[EFS_FORM_CODED] &&
+           bytes[EFS_ACCOUNT_FULL_PINNED] <= held.bytes[EFS_FORM_FULL] && !bytes[EFS_ACCOUNT_RETIRING] &&
+           !bytes[EFS_ACCOUNT_RETURNING] && !bytes[EFS_ACCOUNT_MEASURING] && !fs->growing;
+}
+
+bool efs_request_is_stuck(const struct efs *fs, const struct efs_request *request)
+{
+    struct efs_held with_next;
+    if (!request->base.thread || !request->waiting || LIST_EMPTY(&fs->leases->holding))
+        return false;
+    const struct efs_held held = others_of_thread(fs, request, &with_next);
+    if (!efs_held_some(held))
+        return false;
+    return (!bytes_fit(fs, with_next) && !efs_request_is_pinned(fs, request)) ||
+           (request->is_short && !efs_held_some(request->held) && only_these_are_pinned(fs, held));
+}
