@@ -530,7 +530,8 @@ TEST(test_not_overtaken)
     efs_close(fs);
 }
 
-/* Only its own caller can free memory for the next expert of a request that holds all that fit: other requests do not wait for it. */
+/* Only its own caller can free memory for the next expert of a request that holds all that fit: other requests do not
+ * wait for it. */
 TEST(test_holds_up_nobody)
 {
     uint32_t fit, came, index;

@@ -192,7 +192,8 @@ TEST(test_lease_ends_the_wait)
 
 /* ---- what clients hold ---- */
 
-/* Segments with coded experts that a client holds are reported, not waited for, and other segments are released first. */
+/* Segments with coded experts that a client holds are reported, not waited for, and other segments are released first.
+ */
 TEST(test_coded_experts_are_reported)
 {
     struct efs *fs = open_model("C=100");
