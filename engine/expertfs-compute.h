@@ -50,7 +50,8 @@ struct efs_router_output {
  * y[t] = the sum over the experts of token t of weight * f(x[t]). The names of an expert's tensors select one of three
  * f. Matrices are [rows][columns], BF16 or F16, with one type for all of an expert; biases are F32, BF16 or F16.
  *
- * - gate, up, down: f = down h, h = silu(gate x) * (up x).
+ * - gate, up, down: f = down h, h = silu(gate x) * (up x). gate_up in place of the first two: the rows of gate, then
+ *   those of up (Qwen3.5 MoE); with columns in place of rows (Llama 4) it is refused.
  * - gate, up, down, each with a bias (gpt-oss as converters write it, with separate gate and up): f = down h + bias,
  *   g = gate x + bias, at most 7; u = up x + bias, from -7 to 7; h = g / (1 + exp(-1.702 g)) * (u + 1).
  * - wi, wo (Switch): f = wo h, h = max(wi x, 0).

@@ -189,6 +189,7 @@ enum efs_role {
     EFS_ROLE_DOWN_BIAS,
     EFS_ROLE_IN, /* wi and wo of Switch */
     EFS_ROLE_OUT,
+    EFS_ROLE_GATE_UP, /* the rows of gate, then those of up */
     EFS_ROLE_OTHER
 };
 EFS_API enum efs_role efs_tensor_role(const char *name);

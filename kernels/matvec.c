@@ -80,11 +80,12 @@ static bool well_formed(const struct efs_matrix *w)
            (w->plain != NULL || (w->shards != NULL && w->shard_elements > 0 && w->shard_elements % EFS_BLOCK == 0));
 }
 
+/* y: where the first row's result of the first vector is written. */
 static int matvec_multiply(const struct efs_matrix *w, const void *memory, uint32_t row_begin, uint32_t row_end,
                            float *y, size_t y_stride, bool gated, void *scratch)
 {
     const struct efs_input *input = efs_input_checked(memory, w);
-    struct efs_output out = {y == NULL ? NULL : y + row_begin, y_stride, gated};
+    struct efs_output out = {y, y_stride, gated};
     size_t begin = (size_t)row_begin * w->cols, end = (size_t)row_end * w->cols;
 
     if (!well_formed(w) || input == NULL || row_begin > row_end || row_end > w->rows || y == NULL || scratch == NULL)
@@ -105,16 +106,29 @@ static int matvec_multiply(const struct efs_matrix *w, const void *memory, uint3
 int efs_matvec(const struct efs_matrix *w, const void *input, uint32_t row_begin, uint32_t row_end, float *y,
                size_t y_stride, void *scratch)
 {
-    return matvec_multiply(w, input, row_begin, row_end, y, y_stride, false, scratch);
+    return y == NULL ? -EINVAL : matvec_multiply(w, input, row_begin, row_end, y + row_begin, y_stride, false, scratch);
 }
 
 int efs_matvec_swiglu(const struct efs_matrix *gate, const struct efs_matrix *up, const void *input, uint32_t row_begin,
                       uint32_t row_end, float *h, size_t h_stride, void *scratch)
 {
-    if (gate->rows != up->rows || gate->cols != up->cols)
+    if (gate->rows != up->rows || gate->cols != up->cols || h == NULL)
         return -EINVAL;
-    int r = matvec_multiply(gate, input, row_begin, row_end, h, h_stride, false, scratch);
-    return r != 0 ? r : matvec_multiply(up, input, row_begin, row_end, h, h_stride, true, scratch);
+    int r = matvec_multiply(gate, input, row_begin, row_end, h + row_begin, h_stride, false, scratch);
+    return r != 0 ? r : matvec_multiply(up, input, row_begin, row_end, h + row_begin, h_stride, true, scratch);
+}
+
+int efs_matvec_swiglu_fused(const struct efs_matrix *gate, const struct efs_matrix *up, const void *input,
+                            uint32_t row_begin, uint32_t row_end, float *h, size_t h_stride, void *scratch)
+{
+    const uint32_t inner = gate->rows / 2;
+    if (gate->rows != up->rows || gate->cols != up->cols || gate->rows % 2 != 0 || row_begin > row_end ||
+        row_end > inner || h == NULL)
+        return -EINVAL;
+    int r = matvec_multiply(gate, input, row_begin, row_end, h + row_begin, h_stride, false, scratch);
+    return r != 0
+               ? r
+               : matvec_multiply(up, input, inner + row_begin, inner + row_end, h + row_begin, h_stride, true, scratch);
 }
 
 void efs_swiglu_clamped(float *gate, const float *up, size_t n)

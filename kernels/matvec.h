@@ -130,6 +130,13 @@ int efs_matvec_swiglu(const struct efs_matrix *gate, const struct efs_matrix *up
                       uint32_t row_end, float *h, size_t h_stride, void *scratch);
 
 /*
+ * The same, of one matrix whose first half of rows is gate and whose second half is up. gate and up are copies of it,
+ * each with its own user. row_begin and row_end are rows of h.
+ */
+int efs_matvec_swiglu_fused(const struct efs_matrix *gate, const struct efs_matrix *up, const void *input,
+                            uint32_t row_begin, uint32_t row_end, float *h, size_t h_stride, void *scratch);
+
+/*
  * The activation of gpt-oss, for n numbers: gate[i] = g / (1 + exp(-1.702 g)) * (u + 1) with g = min(gate[i], 7) and
  * u = up[i] clamped to [-7, 7]. Identical on every processor; a NaN stays a NaN.
  */

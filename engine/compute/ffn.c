@@ -93,7 +93,7 @@ static struct efs_matrix ffn_matrix(const struct efs_matrix *w, const struct efs
 }
 
 /* Computes rows [begin, end) of h from the products: adds the biases, then clamped SwiGLU (if e->u) or ReLU. For
- * EFS_FFN_SWIGLU the kernel computes h. */
+ * EFS_FFN_SWIGLU and EFS_FFN_FUSED the kernel computes h. */
 static void gate_rows(struct efs_ffn_expert *e, uint32_t begin, uint32_t end)
 {
     for (uint32_t t = 0; t < e->tokens; t++) {
@@ -113,7 +113,10 @@ static void gate_rows(struct efs_ffn_expert *e, uint32_t begin, uint32_t end)
 static errint_t run_up(struct efs_ffn_expert *e, struct block_resources *res, uint32_t begin, uint32_t end)
 {
     struct efs_matrix gate = ffn_matrix(&e->gate, e->coded[0], &res->exponents[0]);
-    struct efs_matrix up = ffn_matrix(&e->up, e->coded[1], &res->exponents[1]);
+    const bool fused = e->kind == EFS_FFN_FUSED;
+    struct efs_matrix up = ffn_matrix(fused ? &e->gate : &e->up, e->coded[fused ? 0 : 1], &res->exponents[1]);
+    if (fused)
+        return efs_matvec_swiglu_fused(&gate, &up, e->input, begin, end, e->h, e->inner, res->scratch);
     if (e->kind == EFS_FFN_SWIGLU)
         return efs_matvec_swiglu(&gate, &up, e->input, begin, end, e->h, e->inner, res->scratch);
     errint_t rc = efs_matvec(&gate, e->input, begin, end, e->h, e->inner, res->scratch);

@@ -23,6 +23,7 @@ struct efs_ffn_phase {
 /* How h follows from the products of gate and up with x. The output of an expert is down h. */
 enum efs_ffn_kind {
     EFS_FFN_SWIGLU,  /* h = silu(gate x) * (up x) */
+    EFS_FFN_FUSED,   /* the same; gate has the rows of both */
     EFS_FFN_CLAMPED, /* gpt-oss: with biases, and efs_swiglu_clamped() */
     EFS_FFN_RELU     /* Switch: h = max(gate x, 0); without up */
 };

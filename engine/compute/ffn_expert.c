@@ -107,21 +107,23 @@ static errint_t read_bias(float **bias, const struct efs_tensor *t, uint64_t cou
 static errint_t kind_of(const struct efs_tensor *const of[EFS_ROLE_OTHER], const struct efs_tensor *in[3],
                         enum efs_ffn_kind *kind)
 {
-    const bool two = of[EFS_ROLE_IN] && of[EFS_ROLE_OUT],
-               bias = of[EFS_ROLE_GATE_BIAS] || of[EFS_ROLE_GATE_BIAS + 1] || of[EFS_ROLE_GATE_BIAS + 2];
-    const bool any = of[EFS_ROLE_GATE] || of[EFS_ROLE_UP] || of[EFS_ROLE_DOWN];
+    const bool two = of[EFS_ROLE_IN] && of[EFS_ROLE_OUT], fused = of[EFS_ROLE_GATE_UP] && of[EFS_ROLE_DOWN],
+               bias = of[EFS_ROLE_GATE_BIAS] || of[EFS_ROLE_UP_BIAS] || of[EFS_ROLE_DOWN_BIAS];
     const bool three = of[EFS_ROLE_GATE] && of[EFS_ROLE_UP] && of[EFS_ROLE_DOWN];
-    *kind = two ? EFS_FFN_RELU : bias ? EFS_FFN_CLAMPED : EFS_FFN_SWIGLU;
-    in[0] = two ? of[EFS_ROLE_IN] : of[EFS_ROLE_GATE];
+    uint32_t roles = 0;
+    for (int role = 0; role < EFS_ROLE_OTHER; role++)
+        roles += of[role] != NULL && (role < EFS_ROLE_GATE_BIAS || role > EFS_ROLE_DOWN_BIAS);
+    *kind = two ? EFS_FFN_RELU : fused ? EFS_FFN_FUSED : bias ? EFS_FFN_CLAMPED : EFS_FFN_SWIGLU;
+    in[0] = two ? of[EFS_ROLE_IN] : fused ? of[EFS_ROLE_GATE_UP] : of[EFS_ROLE_GATE];
     in[1] = of[EFS_ROLE_UP];
     in[2] = two ? of[EFS_ROLE_OUT] : of[EFS_ROLE_DOWN];
-    return two ? (any || bias ? -EOPNOTSUPP : 0) : three && !of[EFS_ROLE_IN] && !of[EFS_ROLE_OUT] ? 0 : -EOPNOTSUPP;
+    return two || fused ? (roles > 2 || bias ? -EOPNOTSUPP : 0) : three && roles == 3 ? 0 : -EOPNOTSUPP;
 }
 
 errint_t efs_ffn_check_act(const char *hidden_act, enum efs_ffn_kind kind, const char *name, struct efs_error *err)
 {
     static const char *const computed[] = {
-        [EFS_FFN_SWIGLU] = "silu", [EFS_FFN_CLAMPED] = "silu", [EFS_FFN_RELU] = "relu"};
+        [EFS_FFN_SWIGLU] = "silu", [EFS_FFN_FUSED] = "silu", [EFS_FFN_CLAMPED] = "silu", [EFS_FFN_RELU] = "relu"};
     const char *act = hidden_act && strcmp(hidden_act, "swish") == 0 ? "silu" : hidden_act;
     if (!act || strcmp(act, computed[kind]) == 0)
         return 0;
@@ -139,11 +141,11 @@ const char *efs_ffn_reason(errint_t error)
 /* Checks the shapes, and that the matrices have one dtype. */
 static errint_t check_matrices(const struct efs_ffn_expert *e, const char *name, uint32_t hidden, struct efs_error *err)
 {
-    const bool two = e->kind == EFS_FFN_RELU;
+    const bool two = e->kind == EFS_FFN_RELU || e->kind == EFS_FFN_FUSED;
     if ((!two && e->up.f16 != e->gate.f16) || e->down.f16 != e->gate.f16)
         return efs_fail(err, -EOPNOTSUPP, "%s: matrices of BF16 and of F16 in one expert", name);
     if ((!two && (e->gate.rows != e->up.rows || e->up.cols != hidden)) || e->gate.cols != hidden ||
-        e->down.rows != hidden || e->down.cols != e->gate.rows)
+        e->down.rows != hidden || e->down.cols != e->inner || (e->kind == EFS_FFN_FUSED && e->gate.rows % 2 != 0))
         return efs_fail(err, -EINVAL, "%s: shapes do not fit a hidden size of %u", name, hidden);
     return 0;
 }
@@ -162,7 +164,9 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
         shards += tensors[i].shard_count;
     }
     if (kind_of(of, in, &e->kind) < 0)
-        return efs_fail(err, -EOPNOTSUPP, "an expert of %u tensors is neither gate, up and down nor wi and wo", count);
+        return efs_fail(err, -EOPNOTSUPP,
+                        "an expert of %u tensors is neither gate, up and down, nor gate_up and down, nor wi and wo",
+                        count);
     e->shards = efs_sys_calloc(shards + 1, sizeof(*e->shards));
     if (!e->shards)
         return efs_fail(err, -ENOMEM, "no memory for the shards of an expert");
@@ -180,10 +184,10 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
             e->needs_exponents = e->needs_exponents || at[i].form == EFS_E_CALLBACK;
         at += in[role]->shard_count;
     }
+    e->inner = e->kind == EFS_FFN_FUSED ? e->gate.rows / 2 : e->gate.rows;
     errint_t rc = check_matrices(e, in[0]->name, hidden, err);
     for (int role = 0; role < 3 && rc == 0; role++)
         if (of[EFS_ROLE_GATE_BIAS + role])
             rc = read_bias(&e->bias[role], of[EFS_ROLE_GATE_BIAS + role], matrices[role]->rows, err);
-    e->inner = e->gate.rows;
     return rc;
 }

@@ -4,15 +4,16 @@
 
 #include <string.h>
 
-static const char *const names[EFS_ROLE_OTHER][3] = {
+static const char *const names[EFS_ROLE_OTHER][4] = {
     [EFS_ROLE_GATE] = {"gate_proj", "w1", "ffn_gate_exps"},
     [EFS_ROLE_UP] = {"up_proj", "w3", "ffn_up_exps"},
-    [EFS_ROLE_DOWN] = {"down_proj", "w2", "ffn_down_exps"},
+    [EFS_ROLE_DOWN] = {"down_proj", "w2", "ffn_down_exps", "output_linear"},
     [EFS_ROLE_GATE_BIAS] = {"gate_proj.bias", "ffn_gate_exps.bias"},
     [EFS_ROLE_UP_BIAS] = {"up_proj.bias", "ffn_up_exps.bias"},
     [EFS_ROLE_DOWN_BIAS] = {"down_proj.bias", "ffn_down_exps.bias"},
     [EFS_ROLE_IN] = {"wi"},
     [EFS_ROLE_OUT] = {"wo"},
+    [EFS_ROLE_GATE_UP] = {"gate_up_proj", "ffn_gate_up_exps", "input_linear"},
 };
 
 /* Whether name, without a trailing ".weight", ends with a dot and part. */
@@ -27,7 +28,7 @@ static bool is_named(const char *name, const char *part)
 enum efs_role efs_tensor_role(const char *name)
 {
     for (unsigned role = 0; role < EFS_ROLE_OTHER; role++)
-        for (unsigned n = 0; n < 3 && names[role][n]; n++)
+        for (unsigned n = 0; n < 4 && names[role][n]; n++)
             if (is_named(name, names[role][n]))
                 return (enum efs_role)role;
     return EFS_ROLE_OTHER;

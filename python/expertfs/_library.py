@@ -15,7 +15,7 @@ NAME = "libexpertfs.so.0"
 FULL, CODED, ANY, DEVICE, SHARED = range(5)
 FORMS = {"full": FULL, "coded": CODED, "any": ANY}
 LEVELS = ("error", "warning", "info")
-ROLES = ("gate", "up", "down", "gate_bias", "up_bias", "down_bias", "in", "out", None)
+ROLES = ("gate", "up", "down", "gate_bias", "up_bias", "down_bias", "in", "out", "gate_up", None)
 I32, F32, I64, F16, BF16 = 9, 10, 12, 6, 7  # enum efs_dtype
 ACTIVATIONS = {F32: 0, BF16: 1, F16: 2}
 

@@ -99,7 +99,7 @@ class Tensor:
         self.dtype: str = lib.efs_dtype_name(tensor.dtype).decode()
         self.shape: tuple[int, ...] = tuple(tensor.shape[:tensor.dims])
         self.nbytes: int = tensor.bytes
-        #: "gate", "up", "down", "gate_bias", "up_bias", "down_bias", "in", "out" or None.
+        #: "gate", "up", "down", "gate_bias", "up_bias", "down_bias", "in", "out", "gate_up" or None.
         self.role: str | None = ROLES[lib.efs_tensor_role(tensor.name)]
 
     def __repr__(self) -> str:

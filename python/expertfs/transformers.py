@@ -58,6 +58,8 @@ class Binding:
         hidden, inner = module.hidden_dim, module.intermediate_dim
         shapes = {one.role: one.shape for one in self.tensors}
         want = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+        if "gate_up" in shapes:
+            want = {"gate_up": (2 * inner, hidden), "down": (hidden, inner)}
         if experts != module.num_experts or shapes != want:
             there = ", ".join(f"{one.name} {list(one.shape)}" for one in self.tensors)
             raise Error(errno.EINVAL, f"{self.session.path}: layer {self.layer} has {experts} experts of {there}; {self.name} needs "
@@ -164,6 +166,14 @@ def _run_coded(module, binding, hidden_states, top_k_index, top_k_weights):
     return out.to(x.dtype)
 
 
+def _run_expert(module, expert, x):
+    def product(role, of):
+        return torch.nn.functional.linear(of, torch.from_dlpack(expert[role]).to(of.dtype))
+    fused = "gate_up" in expert
+    gate_up = product("gate_up", x) if fused else torch.cat((product("gate", x), product("up", x)), dim=-1)
+    return product("down", module._apply_gate(gate_up))
+
+
 def _run_full(module, binding, hidden_states, top_k_index, top_k_weights):
     """The products of torch in the order of the experts' numbers, as transformers' eager implementation has them."""
     chosen, counts = torch.unique(top_k_index, return_counts=True)
@@ -172,11 +182,8 @@ def _run_full(module, binding, hidden_states, top_k_index, top_k_weights):
         for expert in binding.session.request(binding.layer, chosen.tolist(), counts.tolist(), stack=binding.stack):
             k, token = torch.where((top_k_index == expert.number).T)
             x = hidden_states[token]
-            gate, up, down = (torch.from_dlpack(expert[role]).to(x.dtype) for role in ("gate", "up", "down"))
-            linear = torch.nn.functional.linear
-            inner = module._apply_gate(torch.cat((linear(x, gate), linear(x, up)), dim=-1))
-            outputs[expert.number] = token, linear(inner, down) * top_k_weights[token, k, None]
-            del expert, gate, up, down
+            outputs[expert.number] = token, _run_expert(module, expert, x) * top_k_weights[token, k, None]
+            del expert
     result = torch.zeros_like(hidden_states)
     for number in sorted(outputs):
         token, output = outputs[number]

@@ -34,6 +34,21 @@ def fails_with(number, function, *arguments, **more):
     return error is not None and error.errno == number
 
 
+def damaged_store(store, layer, expert):
+    """A copy of a store with other bytes in the gate of an expert; None: they were not found."""
+    path = scratch(f"damaged-{layer}-{expert}.efs")
+    shutil.copy(store, path)
+    with expertfs.open(store, budget="128M", state=False) as session:
+        sample = bytes(session.request(layer, [expert]).wait()[0]["gate"].buffer[:4096])
+    signs = bytes((sample[i + 1] & 0x80) | (sample[i] & 0x7f) for i in range(0, 128, 2))  # as the SM-chunk has them
+    with open(path, "rb") as file:
+        at = file.read().find(signs)
+    if at < 0:
+        return None
+    flip(path, at + 3)
+    return path
+
+
 def python(code, *arguments, **more):
     """Runs a program that may import expertfs."""
     environment = {**os.environ, "PYTHONPATH": PACKAGE, "LD_LIBRARY_PATH": os.path.dirname(LIBRARY)}

@@ -106,9 +106,42 @@ with expertfs.open(wide_store, budget="64M", state=False) as session:
     held.clear()
     check("then it runs", session.ffn(1, x, idx, numpy.ones((1, 1), numpy.float32)).any())
 
+print("-- damage in an expert")
+damaged = damaged_store(store, 1, 4)
+if check("its bytes are found in the store", damaged):
+    with expertfs.open(damaged, budget="128M", state=False) as session:
+        x, idx, w = tokens(1)
+        for form in ("full", "coded", "any"):
+            error = raised(OSError, session.ffn, 1, x, numpy.array([[2, 4]]), w, form=form)
+            check(f"{form}: an error with layer and expert", error and error.errno == errno.EUCLEAN and "layer 1, expert 4 " in str(error) and
+                  "\nhint: " in str(error), error)
+            check("other experts are still run", close(session.ffn(1, x, numpy.array([[2, 5]]), w, form=form),
+                                                       expected(1, x, numpy.array([[2, 5]]), w), 1e-5))
+
 if os.path.exists("/dev/fuse"):
     with expertfs.mount(store, budget="128M") as path, expertfs.open(path) as session:
         check_session("a mount", session)
+    print("-- a daemon that is killed while experts run")
+    mount = Mount(store, "budget=128M")
+    session, ended, x = expertfs.open(mount.path), [], tokens(3)
+
+    def run_on(_):
+        try:
+            while True:
+                for layer in range(3):
+                    session.ffn(layer, *x)
+        except OSError as why:
+            ended.append((time.monotonic(), why.errno))
+    thread = threading.Thread(target=run_on, args=(0,), daemon=True)
+    thread.start()
+    check("they run", wait_until(lambda: session.stats()["coded"] + session.stats()["leases"] > 3))
+    killed = time.monotonic()
+    os.kill(mount.daemon.pid, signal.SIGKILL)
+    thread.join(60)
+    check("EIO", len(ended) == 1 and ended[0][1] == errno.EIO, ended)
+    note(f"after {ended[0][0] - killed:.2f} s" if ended else "never")
+    session.close()
+    mount.abandon()
 else:
     note("no /dev/fuse: not run on a mount")
 done()

@@ -150,18 +150,8 @@ with open(damaged, "r+b") as file:
 check("no store", fails_with(errno.EUCLEAN, expertfs.open, damaged))
 
 print("-- damage in an expert")
-experts = [tensor for tensor in originals if "layers.1.mlp.experts.4." in tensor]
-shutil.copy(store, damaged)
-with open(damaged, "rb") as file:
-    data = file.read()
-with expertfs.open(store, budget="128M", state=False) as session:  # its SM bytes are in the store as they are
-    whole = session.request(1, [4], form="full").wait()[0]
-    sample = bytes(whole["gate"].buffer[0:4096])
-    del whole
-signs = bytes((sample[i + 1] & 0x80) | (sample[i] & 0x7f) for i in range(0, 4096, 2))
-at = data.find(signs[:64])
-if check("its bytes are found in the store", at > 0):
-    flip(damaged, at + 3)
+damaged = damaged_store(store, 1, 4)
+if check("its bytes are found in the store", damaged):
     with expertfs.open(damaged, budget="128M", state=False) as session:
         good, bad = [], []
         request = session.request(1, range(8))
