@@ -189,7 +189,7 @@ $(ONE_THREAD): BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,efs_workers_star
   efs_workers_push efs_workers_push_first efs_workers_push_low efs_io_queue_start efs_io_queue_stop efs_io_submit \
   efs_io_apply_changes efs_io_wake efs_idle_start efs_idle_stop efs_idle_push efs_plan_thread_start efs_plan_thread_stop efs_plan_thread_free efs_plan_thread_record \
   efs_plan_thread_replan efs_plan_thread_kick efs_extent_decode efs_extent_check efs_shard_decode_from efs_memfile_reserve \
-  efs_sys_populate efs_memory_left_bytes efs_thread_number)
+  efs_sys_populate efs_memory_left_read efs_thread_number)
 # The explorer saves and restores all memory of the engine.
 $(BUILD)/obj/tests/model/%.o: INC_tests += -Itests/engine
 $(BUILD)/tests/model/test_explore: $(call obj,$(filter-out tests/model/test_%,$(wildcard tests/model/*.c)))

@@ -125,6 +125,7 @@ static void slot_begin(struct efs_slot *slot, struct efs_uncached *read)
     slot->step = EFS_SLOT_PIECE;
     slot->done = 0;
     slot->error = 0;
+    slot->io_count = 0;
     slot->from_disk = false;
     slot->piece = (struct efs_piece){.object = read->object, .at = read->begin};
 }

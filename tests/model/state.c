@@ -379,8 +379,12 @@ static uint64_t slots_hash(const struct efs *fs)
         const struct efs_slot *slot = &slots->slots[i], *free_slot = slots->pools[slot->is_bounce].free;
         while (free_slot && free_slot != slot)
             free_slot = free_slot->next;
-        if (!free_slot)
-            hash += MIX_STRUCT(1, efs_slot, slot, MEMBER(efs_slot, next), MEMBER(efs_slot, memory));
+        if (free_slot)
+            continue;
+        /* `io` has reads of earlier pieces, too */
+        uint64_t own =
+            MIX_STRUCT(1, efs_slot, slot, MEMBER(efs_slot, next), MEMBER(efs_slot, memory), MEMBER(efs_slot, io));
+        hash += MIX(own, foreign_hash(slot->io, slot->io_count * sizeof(slot->io[0])));
     }
     for (unsigned kind = 0; kind < 2; kind++)
         for (const struct efs_uncached *read = slots->pools[kind].waiting.head; read; read = read->next)
