@@ -45,7 +45,7 @@ uint64_t efs_cores_pause(struct efs_cores *c, uint64_t now_ns)
     if (c->at_ns && passed_ns < period)
         return c->paused ? period - passed_ns : 0;
     bool known = efs_pressure_total(c->fd, &total);
-    /* a sample that began long ago says nothing about now: the next one begins, while the work runs */
+    /* a sample that began long ago says nothing about now: the next one starts, while the work runs */
     bool recent = c->at_ns && passed_ns <= 2u * EFS_CORES_PAUSE_NS;
     uint64_t stalled = known && recent && total > c->total ? total - c->total : 0;
     c->paused = 1000 * (double)stalled >= EFS_CORES_SHARE * (double)passed_ns && stalled;

@@ -49,7 +49,7 @@ struct efs_client_request {
     uint32_t count, loading; /* items; those that are LOADING */
     uint32_t first_item_at, item_bytes;
     bool oversize; /* its items do not fit into memory at once, and some are LOADING */
-    /* It waits for memory that other requests of the thread that began it hold. thread: its efs_thread_number(); 0: not
+    /* It waits for memory that other requests of the thread that made it hold. thread: its efs_thread_number(); 0: not
      * known, and stuck is false. any_thread: threads that wait for it do so for that thread, which waits, too. */
     bool stuck, any_thread;
     uint64_t thread;

@@ -88,7 +88,7 @@ static bool row_copy(struct efs *fs, const struct row *row, size_t bytes)
     return true;
 }
 
-/* Copies the rows that are in fragments. Returns the reads of the others in a list. */
+/* Copies the rows that are in fragments. Returns the reads of the other rows in a list. */
 static struct efs_io *look_up(struct efs *fs, struct row *rows, uint32_t count, size_t bytes, struct batch *batch)
 {
     struct efs_io *first = NULL;

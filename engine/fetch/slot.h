@@ -46,7 +46,7 @@ struct efs_slot {
     bool from_disk; /* of the read: some page was read from the store */
     _Atomic uint32_t pending;
     _Atomic errint_t error;
-    /* Of a small read: what is needed of the shard. */
+    /* Of a small read: the part of the shard that is needed. */
     bool located;                  /* range has the code, whose pages are in the slot */
     size_t elements, first, count; /* of the shard; those that the bytes touch */
     size_t head_bytes;
