@@ -143,6 +143,9 @@ struct efs_client_options {
  */
 EFS_API errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **client,
                                  struct efs_error *err);
+/* The same for the directory of a mount only: a program that opens clients by this call and links libexpertfs.a does
+ * not contain the engine. */
+EFS_API errint_t efs_client_open_mount(const char *path, struct efs_client **client, struct efs_error *err);
 /* Call after the last request was released. Reports uses to the mount. NULL is fine. */
 EFS_API void efs_client_close(struct efs_client *client);
 /* The store that is open in this process, owned by the client; NULL: a mount. */

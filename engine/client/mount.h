@@ -9,6 +9,7 @@
  * The experts of a mount are received over its socket, and held until the request drops them: the mount alone keeps
  * experts that are not in use, and releases them when their memory is needed.
  *
+ *     client.c         the calls; client_store.c: a store in this process, the only file that links the engine
  *     mount.c          creation and end
  *     mount_request.c  requests: start, waiting, drops
  *     mount_routing.c  chosen and predicted experts

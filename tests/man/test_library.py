@@ -138,6 +138,39 @@ for what, compiler, standard, libraries in ways:
         check("an expert that is not there", failed.returncode == 1 and "99" in failed.stderr, failed)
 check("without an argument it fails", run(scratch("example"), env=ENVIRONMENT).returncode == 2)
 
+# A program that opens mounts only has client/ and what that needs of base/ and source/ in it, and nothing of the engine.
+rooms = {room: {os.path.basename(name)[:-2] for name in os.listdir(os.path.join(ROOT, "engine", room)) if name.endswith(".c")}
+         for room in ("base", "source", "client", "store")}
+with open(scratch("mount.c"), "w") as file:
+    file.write("#include <expertfs.h>\n#include <stdio.h>\nint main(int argc, char **argv)\n{\n"
+               "    struct efs_error error;\n    struct efs_client *client;\n    struct efs_client_request *request;\n"
+               "    struct efs_listed_expert *experts;\n    const struct efs_tensor *tensors;\n"
+               "    const struct efs_need need = {1, 1};\n    const struct efs_routing routing = {.layer = 0};\n"
+               "    uint32_t count, index;\n    errint_t status;\n"
+               "    if (argc < 2 || OPEN < 0 || efs_client_experts(client, &experts, &count, &error) < 0 ||\n"
+               "        efs_client_begin(client, \"\", 0, &need, 1, EFS_FORM_ANY, &request, &error) < 0 ||\n"
+               "        efs_client_wait(request) < 0 || efs_client_event(request) < 0 ||\n"
+               "        efs_client_wait_any(request, -1, &index, &status) != 1 ||\n"
+               "        efs_client_tensors(request, 0, &tensors, &count) < 0 ||\n"
+               "        efs_observe(client, &routing, &error) < 0 || efs_hint(client, &routing, &error) < 0)\n        return 1;\n"
+               "    printf(\"%u tensors\\n\", count);\n    efs_client_drop(request, 0);\n"
+               "    efs_client_release(request);\n    efs_client_close(client);\n}\n")
+taken, bytes_ = {}, {}
+for what, call in (("mounts", "efs_client_open_mount(argv[1], &client, &error)"),
+                   ("mounts and stores", "efs_client_open(argv[1], NULL, &client, &error)")):
+    if compiled(f"a program that opens {what}", "cc", "-std=gnu11", *flags("--cflags"), f"-DOPEN={call}", scratch("mount.c"), "-o",
+                scratch("mount"), "-Wl,--as-needed", *archive, f"-Wl,-Map={scratch('map')}"):
+        with open(scratch("map")) as file:
+            taken[what] = set(re.findall(r"libexpertfs\.a\((\w+)\.o\)", file.read()))
+        bytes_[what] = os.path.getsize(scratch("mount"))
+        if mount:
+            check("it gets an expert", runs(f"the program that opens {what}", scratch("mount"), mount.path) == "3 tensors\n")
+known = rooms["base"] | rooms["source"] | rooms["client"]
+check("a program that opens mounts has no object of the engine", taken.get("mounts") and taken["mounts"] <= known, taken.get("mounts", set()) - known)
+check("one that opens stores has", len(taken.get("mounts and stores", set()) & rooms["store"]) > 5)
+note(f"opens mounts: {len(taken.get('mounts', ()))} objects, {bytes_.get('mounts')} bytes; stores, too: "
+     f"{len(taken.get('mounts and stores', ()))} objects, {bytes_.get('mounts and stores')} bytes")
+
 with open(scratch("plus.cc"), "w") as file:
     file.write("#include <expertfs.h>\n#include <cstdio>\nint main(int, char **argv)\n{\n    efs_client_options options{};\n"
                "    efs_error error{};\n    options.budget_bytes = 256 << 20;\n"
