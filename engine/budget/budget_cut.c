@@ -25,34 +25,22 @@ static uint64_t cut_less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* Bytes reserved for full experts that are leased but not kept. */
-static uint64_t cut_for_leases(const struct efs *fs, uint64_t available)
-{
-    uint64_t most = available / LEASED_SHARE, peak = efs_cache(fs)->leased_peak_bytes;
-    return !fs->options.full_pool ? 0 : peak < most ? peak : most;
-}
-
-/* By how much the chunk pools exceed their ratios: an automatic plan counts the bytes of experts, without the holes
- * between them, and may leave memory free. */
-static double cut_grown(struct efs *fs)
-{
-    const struct efs_cache_tuning *t = efs_cache_tuning(fs);
-    double coded = t->ratio[EFS_POOL_C] + t->ratio[EFS_POOL_S] + t->ratio[EFS_POOL_E];
-    double most = coded > 0 ? (1 - t->ratio[EFS_POOL_F]) / coded : 1;
-    return t->fixed_plan || most < 1 ? 1 : most < 1 / CHUNK_FILL ? most : 1 / CHUNK_FILL;
-}
-
 void efs_budget_cut(struct efs *fs)
 {
-    const double *ratio = efs_cache_tuning(fs)->ratio;
+    const struct efs_cache_tuning *t = efs_cache_tuning(fs);
     uint64_t segment = fs->arena.segment_bytes, available = efs_account_available(&fs->account);
-    uint64_t leases = cut_for_leases(fs, available), transient = available / TRANSIENT_SHARE > segment ? 2 : 1;
+    uint64_t peak = fs->options.full_pool ? efs_cache(fs)->leased_peak_bytes : 0, most = available / LEASED_SHARE;
+    uint64_t leases = peak < most ? peak : most, transient = available / TRANSIENT_SHARE > segment ? 2 : 1;
     uint64_t prefetch = (fs->account.prefetch_bytes + segment - 1) / segment;
     uint64_t pools = cut_less(available, (transient + prefetch) * segment + leases), capacity[EFS_POOLS], chunks = 0;
-    uint64_t full = (uint64_t)(ratio[EFS_POOL_F] * (double)pools) + leases;
-    double grown = cut_grown(fs);
+    uint64_t full = (uint64_t)(t->ratio[EFS_POOL_F] * (double)pools) + leases;
+    /* An automatic plan counts the bytes of experts, without the holes between them, and may leave memory free: the
+     * chunk pools exceed their ratios. */
+    double coded = t->ratio[EFS_POOL_C] + t->ratio[EFS_POOL_S] + t->ratio[EFS_POOL_E];
+    double grown = coded > 0 ? (1 - t->ratio[EFS_POOL_F]) / coded : 1;
+    grown = t->fixed_plan || grown < 1 ? 1 : grown < 1 / CHUNK_FILL ? grown : 1 / CHUNK_FILL;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
-        double bytes = ratio[p] * (double)pools * (p == EFS_POOL_F ? 1 : grown);
+        double bytes = t->ratio[p] * (double)pools * (p == EFS_POOL_F ? 1 : grown);
         capacity[p] = (uint64_t)(p == EFS_POOL_F ? bytes : bytes * CHUNK_FILL);
         chunks += p == EFS_POOL_F ? 0 : (uint64_t)bytes;
     }
