@@ -121,6 +121,8 @@ struct efs_store;
  * after an error; NULL: -ENOMEM. Blocks. Errors of efs_store_open(). */
 errint_t efs_store_open_backing(const char *name, uint64_t bytes, const struct stat *st, struct efs_backing *backing,
                                 struct efs_store **store, struct efs_error *err);
+/* Has the chunks of an open store read by the backing from here on, as by efs_store_open_backing(). */
+errint_t efs_store_back(struct efs_store *store, struct efs_backing *backing, struct efs_error *err);
 /* The backing of an open store: its file, the files of a checkpoint that is served in place, or the backing that it was
  * opened on, which the store then no longer reads until efs_store_read_by(). direct: use O_DIRECT. fell_back and arg:
  * as in the options. The store must stay open. NULL: no memory. */

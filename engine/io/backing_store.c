@@ -51,11 +51,10 @@ static void backed_close(struct efs_store_backed *backed)
     free(backed);
 }
 
-errint_t efs_store_open_backing(const char *name, uint64_t bytes, const struct stat *st, struct efs_backing *backing,
-                                struct efs_store **store, struct efs_error *err)
+static errint_t backed_new(const char *name, struct efs_backing *backing, struct efs_store_backed **out,
+                           struct efs_error *err)
 {
     struct efs_store_backed *backed = efs_sys_calloc(1, sizeof(*backed));
-    *store = NULL;
     if (!backed || !backing) {
         if (backing)
             backing->ops->close(backing, false);
@@ -66,19 +65,48 @@ errint_t efs_store_open_backing(const char *name, uint64_t bytes, const struct s
     const struct efs_io_options options = {
         .backing = backing, .stats = &backed->stats, .say = backed_said, .arg = backed};
     errint_t rc = efs_io_queue_start(&options, &backed->queue);
+    if (rc < 0) {
+        free(backed);
+        return efs_fail(err, rc, "%s: cannot start threads: %s", name, strerror(-rc));
+    }
+    *out = backed;
+    return 0;
+}
+
+static void backed_attach(struct efs_store *store, struct efs_store_backed *backed)
+{
+    store->backed = backed;
+    store->backed_close = backed_close;
+}
+
+errint_t efs_store_open_backing(const char *name, uint64_t bytes, const struct stat *st, struct efs_backing *backing,
+                                struct efs_store **store, struct efs_error *err)
+{
+    struct efs_store_backed *backed = NULL;
+    *store = NULL;
+    errint_t rc = backed_new(name, backing, &backed, err);
     if (rc < 0)
-        efs_fail(err, rc, "%s: cannot start threads: %s", name, strerror(-rc));
-    else
-        rc = efs_store_open_from(name, bytes, backed_read, backed, store, err);
+        return rc;
+    rc = efs_store_open_from(name, bytes, backed_read, backed, store, err);
     if (rc == -EIO && backed->said[0])
         efs_fail(err, rc, "%s", backed->said);
     if (rc < 0) {
         backed_close(backed);
         return rc;
     }
-    (*store)->backed = backed;
-    (*store)->backed_close = backed_close;
+    backed_attach(*store, backed);
     (*store)->opened_stat = *st;
+    return 0;
+}
+
+errint_t efs_store_back(struct efs_store *store, struct efs_backing *backing, struct efs_error *err)
+{
+    struct efs_store_backed *backed = NULL;
+    errint_t rc = backed_new(store->path, backing, &backed, err);
+    if (rc < 0)
+        return rc;
+    backed_attach(store, backed);
+    efs_store_read_by(store, backed_read, backed);
     return 0;
 }
 

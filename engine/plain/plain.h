@@ -50,6 +50,9 @@ struct efs_plain {
     struct efs_plain_file files[]; /* in the order of the catalogue and of their addresses */
 };
 
+/* Gives the files of a catalogue addresses, and opens none. Their sizes have a sum below INT64_MAX / 2. NULL: no
+ * memory. */
+struct efs_plain *efs_plain_new(const struct efs_catalog *catalog);
 /* Opens the files of a catalogue that are listed and gives them addresses. The caller closes plain. -ESTALE: a
  * file has changed since the listing; -EMFILE, -errno. */
 errint_t efs_plain_files_open(const struct efs_catalog *catalog, struct efs_plain **plain, struct efs_error *err);

@@ -54,7 +54,7 @@ static errint_t open_file(struct efs_plain *plain, const struct efs_source_file 
     return 0;
 }
 
-static struct efs_plain *plain_new(const struct efs_catalog *catalog)
+struct efs_plain *efs_plain_new(const struct efs_catalog *catalog)
 {
     size_t path_bytes = 0;
     for (size_t i = 0; i < catalog->file_count; i++)
@@ -90,7 +90,7 @@ errint_t efs_plain_files_open(const struct efs_catalog *catalog, struct efs_plai
     for (size_t i = 0; i < catalog->file_count; i++)
         if (__builtin_add_overflow(total, catalog->files[i].bytes, &total) || total > INT64_MAX / 2)
             return efs_fail(err, -EFBIG, "%s: impossible size", catalog->root);
-    struct efs_plain *plain = plain_new(catalog);
+    struct efs_plain *plain = efs_plain_new(catalog);
     if (!plain)
         return efs_fail(err, -ENOMEM, "%s: no memory", catalog->root);
     plain->root_fd = efs_sys_open(plain->root, O_PATH | O_DIRECTORY, 0);

@@ -111,7 +111,13 @@ static errint_t parse_http(const char *text, struct efs_address *a, struct efs_e
                         a->name);
     a->hint = "give a token by EXPERTFS_HTTP_TOKEN, or a link that has not expired";
     a->url = strdup(text);
-    return a->url ? secret_from("EXPERTFS_HTTP_TOKEN", &a->token, err) : efs_fail(err, -ENOMEM, "no memory");
+    if (!a->url)
+        return efs_fail(err, -ENOMEM, "no memory");
+    const char *hub = environment("HF_ENDPOINT");
+    bool of_hub = efs_address_same_origin(text, hub ? hub : "https://huggingface.co");
+    if (of_hub)
+        a->hint = "give a token by HF_TOKEN, and accept the terms on the model's page";
+    return secret_from(of_hub && environment("HF_TOKEN") ? "HF_TOKEN" : "EXPERTFS_HTTP_TOKEN", &a->token, err);
 }
 
 /* KEY as a part of a URL: all but unreserved characters and '/' as %XX. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * http.h - a file on an HTTP server as a backing: ranges by libcurl, several at once on one pool of connections.
+ * http.h - files on HTTP servers as a backing: ranges by libcurl, several at once on one pool of connections.
  *
- * The file is identified by its strong ETag and its length. Each request requires them (If-Match), each answer is
+ * A file is identified by its strong ETag and its length. Each request requires them (If-Match), each answer is
  * compared with them before a byte of it is used, and after a difference all reads fail: bytes of two versions are
  * never mixed. One thread at a time.
  */
@@ -19,9 +19,20 @@
 
 struct efs_http;
 
+struct efs_http_file {
+    struct efs_address address;
+    struct efs_identity known;
+    char *path;         /* in the checkpoint; NULL: it is a store */
+    char *target;       /* where the last range came from; NULL: not known yet */
+    bool changed;       /* it is another file now */
+    long long modified; /* seconds since 1970; -1: unknown */
+    uint64_t base;      /* address of its first byte in the backing, a multiple of EFS_ALIGN */
+};
+
 /* A range that is requested until it is here or has failed. */
 struct efs_http_request {
     struct efs_http *http;
+    struct efs_http_file *file;
     struct efs_backing_read *read; /* NULL: free, or the request of efs_http_open() */
     CURL *easy;
     struct curl_slist *headers;
@@ -52,16 +63,13 @@ struct efs_http_flow {
 struct efs_http {
     struct efs_backing b;
     struct efs_curl curl;
-    struct efs_address address;
-    struct efs_identity known;
+    struct efs_http_file **files; /* by base */
+    unsigned file_count;
     CURLM *multi;
-    char *target;          /* where the last range came from; NULL: not known yet */
     const char *ca_bundle; /* NULL: that of libcurl */
     unsigned timeout_s;
-    bool changed;       /* it is another file now */
-    bool said;          /* the fault was reported; until a range arrives */
-    long long modified; /* seconds since 1970; -1: unknown */
-    char fault[600];    /* why a request failed */
+    bool said;       /* the fault was reported; until a range arrives */
+    char fault[600]; /* why a request failed */
     struct efs_http_flow flow;
     struct efs_http_request requests[EFS_IO_DEPTH_MAX];
 };
@@ -75,6 +83,14 @@ void efs_http_request_ended(struct efs_http_request *request, CURLcode code);
 /* Ends a request in any state and frees what it has. */
 void efs_http_request_drop(struct efs_http_request *request);
 
+/* ---- http_run.c ---- */
+
+#define EFS_HTTP_WAIT_MS 60000
+/* Lets libcurl send and receive, and ends the tries that it has ended. */
+void efs_http_perform(struct efs_http *http);
+/* Starts a request whose time has come. Returns how long it has to wait otherwise, in ms. */
+int efs_http_request_due(struct efs_http_request *request, uint64_t now_ns);
+
 /* ---- http_flow.c ---- */
 
 /* A range has arrived. */
@@ -82,11 +98,28 @@ void efs_http_flow_note(struct efs_http_flow *flow, uint64_t now_ns, uint64_t la
 /* How many requests keep twice the bytes of a round trip in flight. */
 uint32_t efs_http_flow_depth(const struct efs_http_flow *flow);
 
+/* ---- http_open.c ---- */
+
+/* A backing without files. -ENOSYS: no libcurl; -EINVAL, -ENOMEM. */
+errint_t efs_http_new(const struct efs_backing_ops *ops, struct efs_http **http, struct efs_error *err);
+/* Adds the file at an address. head: its first bytes, at most *head_bytes, which is set. Blocks. -ENOENT, -EACCES,
+ * -EINVAL, -ENOMEM, -EIO. */
+errint_t efs_http_add(struct efs_http *http, const char *address, void *head, size_t *head_bytes,
+                      struct efs_http_file **file, struct efs_error *err);
+/* Reads bytes that are inside the file. Blocks; before the backing is a queue's. */
+errint_t efs_http_read(struct efs_http *http, struct efs_http_file *file, uint64_t offset, void *data, size_t bytes,
+                       struct efs_error *err);
+void efs_http_free(struct efs_http *http);
+
 /* ---- backing_http.c ---- */
 
-/* Opens the file at an address. head: its first bytes, at most *head_bytes, which is set. Blocks. The caller closes it
- * by its backing. Errors with err: -ENOENT, -EACCES, -EINVAL, -ENOSYS, -ENOMEM, -EIO. */
-errint_t efs_http_open(const char *address, struct efs_http **http, void *head, size_t *head_bytes,
-                       struct efs_error *err);
+extern const struct efs_backing_ops efs_http_ops;
+
+/* ---- remote_plain.c ---- */
+
+/* Opens a checkpoint in place whose first file, with this head, is in http, with its other files. The store owns http,
+ * which is closed also after an error. Blocks. Errors of efs_plain_open(). */
+errint_t efs_remote_plain_open(struct efs_http *http, const void *head, size_t head_bytes, const struct stat *st,
+                               struct efs_store **store, struct efs_error *err);
 
 #endif

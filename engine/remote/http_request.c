@@ -33,7 +33,7 @@ static size_t take_header(char *line, size_t size, size_t count, void *arg)
 
 static void judge(struct efs_http_request *r)
 {
-    const struct efs_identity *known = &r->http->known;
+    const struct efs_identity *known = &r->file->known;
     if (r->judged || !r->answer.complete)
         return;
     r->judged = true;
@@ -105,7 +105,7 @@ static bool add_header(struct efs_http_request *r, const char *name, const char 
 static bool add_secrets(struct efs_http_request *r)
 {
     const struct efs_curl *curl = &r->http->curl;
-    const struct efs_address *a = &r->http->address;
+    const struct efs_address *a = &r->file->address;
     char line[8300];
     if (!efs_address_same_origin(r->url, a->url))
         return true;
@@ -154,7 +154,7 @@ static bool set_up(struct efs_http_request *r)
     curl->easy_setopt(r->easy, CURLOPT_USERAGENT, "expertfs");
     ok = ok && (!efs_address_is_loopback(r->url) || curl->easy_setopt(r->easy, CURLOPT_PROXY, "") == CURLE_OK) &&
          (!h->ca_bundle || curl->easy_setopt(r->easy, CURLOPT_CAINFO, h->ca_bundle) == CURLE_OK) &&
-         (!h->known.etag[0] || add_header(r, "If-Match", h->known.etag)) && add_secrets(r);
+         (!r->file->known.etag[0] || add_header(r, "If-Match", r->file->known.etag)) && add_secrets(r);
     return ok && (!r->headers || curl->easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->headers) == CURLE_OK);
 }
 
@@ -175,7 +175,7 @@ __attribute__((format(printf, 3, 4))) static void request_fail(struct efs_http_r
     va_start(args, format);
     vsnprintf(reason, sizeof(reason), format, args);
     va_end(args);
-    efs_fail(&line, error, "%.200s: %s", h->address.name, reason);
+    efs_fail(&line, error, "%.200s: %s", r->file->address.name, reason);
     snprintf(h->fault, sizeof(h->fault), "%.*s", (int)sizeof(h->fault) - 1, line.text);
     if (r->read && !h->said && h->b.say)
         h->b.say(h->b.say_arg, h->fault);
@@ -187,7 +187,7 @@ void efs_http_request_start(struct efs_http_request *r)
 {
     struct efs_http *h = r->http;
     if (!r->url)
-        r->url = strdup(h->target ? h->target : h->address.url);
+        r->url = strdup(r->file->target ? r->file->target : r->file->address.url);
     if (!r->easy)
         r->easy = h->curl.easy_init();
     r->answer = (struct efs_answer){.status = 0};
@@ -195,7 +195,7 @@ void efs_http_request_start(struct efs_http_request *r)
     r->verdict = EFS_ANSWER_WRONG;
     r->before = r->done;
     r->ignored = 0;
-    if (h->changed) {
+    if (r->file->changed) {
         request_over(r, -EIO);
         return;
     }
@@ -238,7 +238,7 @@ static void request_later(struct efs_http_request *r, CURLcode code)
         r->tries = 0;
     r->tries += code == CURLE_OPERATION_TIMEDOUT ? 2 : 1;
     const bool reached =
-        r->http->known.etag[0] || (code != CURLE_COULDNT_CONNECT && code != CURLE_COULDNT_RESOLVE_HOST);
+        r->file->known.etag[0] || (code != CURLE_COULDNT_CONNECT && code != CURLE_COULDNT_RESOLVE_HOST);
     if (r->judged && r->verdict == EFS_ANSWER_BUSY && after > RETRY_AFTER_MAX)
         request_fail(r, -EIO, "the server answers %u and asks to wait %lld s", r->answer.status, (long long)after);
     else if (r->tries < EFS_HTTP_TRIES && reached)
@@ -269,22 +269,22 @@ static void request_redirect(struct efs_http_request *r)
 
 static void request_refused(struct efs_http_request *r)
 {
-    struct efs_http *h = r->http;
     const unsigned status = r->answer.status;
-    if (strcmp(r->url, h->address.url) != 0 && !r->renewed) { /* the link has expired: the address has a new one */
+    if (strcmp(r->url, r->file->address.url) != 0 &&
+        !r->renewed) { /* the link has expired: the address has a new one */
         r->renewed = true;
         r->hops = 0;
-        request_lead(r, h->address.url);
+        request_lead(r, r->file->address.url);
     } else if (r->verdict == EFS_ANSWER_MISSING) {
         request_fail(r, -ENOENT, "the server has no such file (%u)", status);
     } else {
-        request_fail(r, -EACCES, "the server refuses access (%u)\nhint: %s", status, h->address.hint);
+        request_fail(r, -EACCES, "the server refuses access (%u)\nhint: %s", status, r->file->address.hint);
     }
 }
 
 static void request_changed(struct efs_http_request *r)
 {
-    r->http->changed = true;
+    r->file->changed = true;
     request_fail(r, -EIO, "the file changed since it was opened: reads of it fail\nhint: mount it again");
 }
 
@@ -297,14 +297,14 @@ static bool is_certificate(CURLcode code)
 static void request_arrived(struct efs_http_request *r)
 {
     struct efs_http *h = r->http;
-    char *target = h->target && strcmp(h->target, r->url) == 0 ? NULL : strdup(r->url);
-    if (!h->known.etag[0]) {
-        h->known.bytes = r->answer.total;
-        memcpy(h->known.etag, r->answer.etag, sizeof(h->known.etag));
+    char *target = r->file->target && strcmp(r->file->target, r->url) == 0 ? NULL : strdup(r->url);
+    if (!r->file->known.etag[0]) {
+        r->file->known.bytes = r->answer.total;
+        memcpy(r->file->known.etag, r->answer.etag, sizeof(r->file->known.etag));
     }
     if (target) {
-        free(h->target);
-        h->target = target;
+        free(r->file->target);
+        r->file->target = target;
     }
     h->said = false;
     request_over(r, (ssize_t)r->done);

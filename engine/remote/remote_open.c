@@ -15,14 +15,15 @@
 #include <unistd.h>
 
 /* In place of the file's inode. A store that needs a secret is readable for the user who gave it, alone. */
-static struct stat remote_stat(const struct efs_http *h)
+static struct stat remote_stat(const struct efs_http_file *file)
 {
-    struct stat st = {.st_mode = h->address.token || h->address.keys || strchr(h->address.url, '?') ? 0400 : 0444,
+    const struct efs_address *a = &file->address;
+    struct stat st = {.st_mode = a->token || a->keys || strchr(a->url, '?') ? 0400 : 0444,
                       .st_gid = getegid(),
-                      .st_dev = (dev_t)efs_hash(h->address.name, strlen(h->address.name)) >> 1,
-                      .st_ino = (ino_t)efs_hash(h->known.etag, strlen(h->known.etag)) >> 1,
-                      .st_size = (off_t)h->known.bytes};
-    st.st_mtim.tv_sec = h->modified >= 0 ? (time_t)h->modified : 0;
+                      .st_dev = (dev_t)efs_hash(a->name, strlen(a->name)) >> 1,
+                      .st_ino = (ino_t)efs_hash(file->known.etag, strlen(file->known.etag)) >> 1,
+                      .st_size = (off_t)file->known.bytes};
+    st.st_mtim.tv_sec = file->modified >= 0 ? (time_t)file->modified : 0;
     return st;
 }
 
@@ -47,21 +48,23 @@ static errint_t open_remote(const char *address, struct efs_store **store, struc
     if (efs_is_rados(address))
         return open_rados(address, store, err);
     struct efs_http *h = NULL;
+    struct efs_http_file *file = NULL;
     struct efs_disk_superblock sb = {.magic = ""};
     size_t bytes = sizeof(sb);
-    errint_t rc = efs_http_open(address, &h, &sb, &bytes, err);
+    errint_t rc = efs_http_new(&efs_http_ops, &h, err);
     if (rc < 0)
         return rc;
-    char name[1024];
-    snprintf(name, sizeof(name), "%s", h->address.name);
-    const struct stat st = remote_stat(h);
-    if (bytes < sizeof(sb.magic) || memcmp(sb.magic, EFS_MAGIC, sizeof(sb.magic)) != 0) {
-        h->b.ops->close(&h->b, false);
-        return efs_fail(err, -EUCLEAN,
-                        "%s: not an expertfs store (no magic at offset 0)\nhint: mkexpertfs makes one; place it there",
-                        name);
+    rc = efs_http_add(h, address, &sb, &bytes, &file, err);
+    if (rc < 0) {
+        efs_http_free(h);
+        return rc;
     }
-    return efs_store_open_backing(name, h->known.bytes, &st, &h->b, store, err);
+    const struct stat st = remote_stat(file);
+    if (bytes < sizeof(sb.magic) || memcmp(sb.magic, EFS_MAGIC, sizeof(sb.magic)) != 0)
+        return efs_remote_plain_open(h, &sb, bytes, &st, store, err);
+    char name[1024];
+    snprintf(name, sizeof(name), "%s", file->address.name);
+    return efs_store_open_backing(name, file->known.bytes, &st, &h->b, store, err);
 }
 
 errint_t efs_store_open(const char *path, struct efs_store **store, struct efs_error *err)

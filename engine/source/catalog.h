@@ -76,10 +76,17 @@ struct efs_source_expert {
     uint32_t layer, expert;
 };
 
+/* Reads files that are not in a folder: bytes of the catalogue's file with this index. 0, or -errno with err. */
+struct efs_source_reader {
+    errint_t (*read)(void *arg, uint32_t file, uint64_t offset, void *data, size_t bytes, struct efs_error *err);
+    void *arg;
+};
+
 struct efs_catalog {
-    char *root;                    /* the directory to which paths are relative */
-    bool folder;                   /* all files in root are listed; else those that were given */
-    struct efs_source_file *files; /* sorted by path (bytes) */
+    const struct efs_source_reader *reader; /* NULL: the files are below root */
+    char *root;                             /* the directory to which paths are relative */
+    bool folder;                            /* all files in root are listed; else those that were given */
+    struct efs_source_file *files;          /* sorted by path (bytes) */
     size_t file_count;
     struct efs_source_tensor *tensors; /* sorted by (file, offset) */
     size_t tensor_count;

@@ -34,6 +34,10 @@ static errint_t open_input(const struct efs_catalog *catalog, uint32_t file, str
     struct stat st;
     char *path = NULL;
 
+    *in = (struct efs_source_input){
+        .reader = catalog->reader, .fd = -1, .path = f->path, .bytes = f->bytes, .file = file};
+    if (catalog->reader)
+        return 0;
     if (asprintf(&path, "%s/%s", catalog->root, f->path) < 0)
         return efs_fail(err, -ENOMEM, "%s: out of memory", f->path);
     /* The path may have been replaced by a FIFO since the walk: O_NONBLOCK, so that open does not wait for a writer. */
@@ -49,7 +53,7 @@ static errint_t open_input(const struct efs_catalog *catalog, uint32_t file, str
         return efs_fail(err, ret, "%s: %s", f->path,
                         ret == -ESTALE ? "the file changed while it was read" : strerror(-ret));
     }
-    *in = (struct efs_source_input){.fd = fd, .path = f->path, .bytes = f->bytes, .file = file};
+    in->fd = fd;
     return 0;
 }
 
@@ -96,7 +100,7 @@ static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_
         file->has_tensors = true;
         file->gguf = gguf;
         ret = gguf ? keep_facts(file, &list) : 0;
-        if (ret == 0)
+        if (ret == 0 && !in->reader)
             ret = efs_source_mark_holes(in, &list, file);
         if (ret == 0)
             ret = add_tensors(catalog, capacity, &list);
@@ -132,7 +136,8 @@ static errint_t read_file(struct efs_catalog *catalog, uint32_t file, size_t *ca
     } else if (ret == 0 && kind.format != EFS_SOURCE_PLAIN) {
         ret = parse_file(catalog, &in, kind.format == EFS_SOURCE_GGUF, capacity, err);
     }
-    efs_sys_close(in.fd);
+    if (in.fd >= 0)
+        efs_sys_close(in.fd);
     return ret;
 }
 
@@ -152,7 +157,7 @@ errint_t efs_catalog_parse(struct efs_catalog *catalog, const char *experts, str
 
     for (uint32_t i = 0; ret == 0 && i < catalog->file_count; i++)
         ret = read_file(catalog, i, &capacity, err);
-    if (ret == 0)
+    if (ret == 0 && !catalog->reader)
         ret = efs_source_mark_downloads(catalog, err);
     if (ret == 0)
         ret = efs_source_check_indexes(catalog, err);

@@ -40,9 +40,10 @@
 
 /* A file being parsed. `bytes` is its size at the directory walk; reads stay below it. Owns nothing. */
 struct efs_source_input {
-    int fd;              /* used if data is NULL */
-    const uint8_t *data; /* the whole file in memory */
-    const char *path;    /* for messages */
+    const struct efs_source_reader *reader; /* NULL: fd, or data */
+    int fd;                                 /* used if data is NULL */
+    const uint8_t *data;                    /* the whole file in memory */
+    const char *path;                       /* for messages */
     uint64_t bytes;
     uint32_t file; /* index into the catalogue's files */
 };

@@ -50,6 +50,13 @@ static errint_t index_read(const struct efs_catalog *catalog, const struct efs_s
     char *path;
     struct stat st;
 
+    if (catalog->reader) {
+        struct efs_error ignored;
+        *text = efs_sys_malloc(file->bytes + 1);
+        return *text ? catalog->reader->read(catalog->reader->arg, (uint32_t)(file - catalog->files), 0, *text,
+                                             file->bytes, &ignored)
+                     : -ENOMEM;
+    }
     if (asprintf(&path, "%s/%s", catalog->root, file->path) < 0)
         return -ENOMEM;
     int fd = efs_regular_open(AT_FDCWD, path, 0, &st);

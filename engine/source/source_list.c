@@ -35,6 +35,8 @@ errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, voi
         memcpy(buf, in->data + offset, len);
         return 0;
     }
+    if (inside && in->reader)
+        return in->reader->read(in->reader->arg, in->file, offset, buf, len, err);
     int ret = inside ? efs_sys_pread_all(in->fd, buf, len, offset) : -ENODATA;
     if (ret == -ENODATA)
         return efs_fail(err, inside ? -ESTALE : -EUCLEAN, "%s: the file ends inside %zu bytes at offset %llu", in->path,

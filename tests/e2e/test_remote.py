@@ -166,7 +166,7 @@ REFUSED = (
     ("a status of its own", status(299), "(299) is not the range", False),
     ("headers without end", lambda handler: status(206, *[(f"X-{i}", "x" * 1000) for i in range(90)] * 4)(handler), None, False),
     ("a request to wait for an hour", status(503, ("Retry-After", "3600")), "asks to wait 3600 s", False),
-    ("another file", header("X", "x"), "not an expertfs store", True),
+    ("another file", header("X", "x"), "neither an expertfs store nor a file of weights", True),
 )
 for what, lie, text, hint in REFUSED:
     server = Server({NAME: data if what != "another file" else b"GIF89a" * 1000})

@@ -57,7 +57,7 @@ engine_room pack base store source index
 engine_room memory base store
 engine_room plain base store source index
 engine_room io base store memory plain
-engine_room remote base store plain io
+engine_room remote base store source plain io
 engine_room view base store
 engine_room client base source
 engine_room gpu base store memory client
