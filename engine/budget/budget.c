@@ -95,9 +95,8 @@ static void segment_unregistered(struct efs_io *request, errint_t error)
 void efs_budget_retire(struct efs *fs)
 {
     struct efs_retirement *r = &fs->budget->retirement;
-    for (uint32_t i = 0; fs->account.bytes[EFS_ACCOUNT_RETIRING] && !r->busy && i < fs->arena.segment_max; i++) {
-        if (!fs->arena.segments[i].retiring || atomic_load(&fs->arena.segments[i].populating) ||
-            !efs_arena_segment_empty(&fs->arena, i))
+    for (uint32_t i = 0; !r->busy && i < fs->arena.segment_max; i++) {
+        if (!efs_arena_segment_is_unused(&fs->arena, i))
             continue;
         r->busy = true;
         r->request = (struct efs_io){.segment = i, .complete = segment_unregistered};
@@ -121,20 +120,18 @@ static bool segment_retire(struct efs *fs, bool with_long_refs)
     }
     if (best == EFS_NONE)
         return false;
-    fs->arena.segments[best].retiring = true;
     efs_account_charge(&fs->account, EFS_ACCOUNT_RETIRING, fs->arena.segment_bytes);
+    if (segments[best].long_refs)
+        efs_account_charge(&fs->account, EFS_ACCOUNT_RETIRING_HELD, fs->arena.segment_bytes);
+    efs_arena_retire(&fs->arena, best);
     efs_extents_evict_retiring(fs);
-    efs_changed(fs, EFS_CHANGED_BLOCKS);
     return true;
 }
 
-/* Retiring segments without long-term references. */
-static uint64_t segments_retiring_soon(const struct efs *fs)
+/* Bytes of retiring segments that no client holds. */
+static uint64_t retiring_soon(const struct efs *fs)
 {
-    uint64_t count = 0;
-    for (uint32_t i = 0; fs->account.bytes[EFS_ACCOUNT_RETIRING] && i < fs->arena.segment_max; i++)
-        count += fs->arena.segments[i].retiring && !fs->arena.segments[i].long_refs;
-    return count;
+    return fs->account.bytes[EFS_ACCOUNT_RETIRING] - fs->account.bytes[EFS_ACCOUNT_RETIRING_HELD];
 }
 
 /* Segments that are not retiring. */
@@ -206,10 +203,10 @@ void efs_budget_shrink(struct efs *fs)
 }
 
 /* Whether an operation in flight will free memory of the pools, without a client: the release of a memory file or a
- * segment, or the end of a copy. Each reports EFS_CHANGED_BYTES or EFS_CHANGED_PINS at its end. */
+ * segment, or the end of a copy. */
 static bool budget_will_free(const struct efs *fs)
 {
-    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || efs_full_pool(fs)->copied_count || segments_retiring_soon(fs);
+    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || fs->account.bytes[EFS_ACCOUNT_FULL_COPIED] || retiring_soon(fs);
 }
 
 static bool budget_is_settled(const struct efs *fs)
@@ -227,7 +224,7 @@ void efs_budget_drain(struct efs *fs)
 uint64_t efs_budget_wait(struct efs *fs)
 {
     efs_lock(fs);
-    efs_changed(fs, EFS_CHANGED_LIMITS);
+    efs_budget_shrink(fs);
     efs_unlock(fs);
     efs_lock(fs);
     fs->budget->settling++;
@@ -250,12 +247,12 @@ static int memfile_make_room(struct efs *fs, size_t bytes)
     errint_t rc = !within ? -ENOMEM : used + returning + bytes > budget ? -EAGAIN : budget_check_memory(fs, bytes);
     if (rc != -ENOMEM || (within && returning >= bytes)) /* is available again soon */
         return rc == -ENOMEM ? -EAGAIN : rc;
-    uint64_t excess = within ? bytes : used + bytes - budget, soon = segments_retiring_soon(fs);
-    if (!efs_full_pool(fs)->free && soon * fs->arena.segment_bytes >= excess)
+    uint64_t excess = within ? bytes : used + bytes - budget;
+    if (!efs_full_pool(fs)->free && retiring_soon(fs) >= excess)
         return -EAGAIN;
     if (budget_reclaim(fs, excess, RECLAIM_ALL))
         return 1;
-    return segments_retiring_soon(fs) ? -EAGAIN : -ENOMEM;
+    return retiring_soon(fs) ? -EAGAIN : -ENOMEM;
 }
 
 errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile)

@@ -108,11 +108,11 @@ void efs_budget_begin(struct efs *fs); /* options.budget_bytes 0 becomes what bu
 void efs_budget_build(struct efs *fs);
 void efs_budget_destroy(struct efs *fs);
 void efs_budget_close_in_child(struct efs *fs); /* efs_budget_destroy() in a forked process */
-/* EFS_RETRY_SEGMENTS: starts to release a retiring segment that is empty. */
+/* Starts to release a retiring segment that is empty. */
 void efs_budget_retire(struct efs *fs);
 
 /* ---- budget_cut.c ---- */
-/* EFS_RETRY_BUDGET: adjusts the effective budget to the last reading of the memory that is left (controller.h); then
+/* Adjusts the effective budget to the last reading of the memory that is left (controller.h); then
  * efs_budget_drain(). */
 void efs_budget_follow(struct efs *fs);
 /* Experts are requested or leased: takes memory back that was ceded to the page cache. Lock held. */

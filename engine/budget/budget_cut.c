@@ -51,7 +51,6 @@ void efs_budget_cut(struct efs *fs)
     efs_account_set_planned(&fs->account, planned, cut_less(available, planned * segment + full));
     efs_cache_resize(fs, pools, capacity);
     efs_budget_shrink(fs);
-    efs_changed(fs, EFS_CHANGED_LIMITS);
 }
 
 void efs_budget_divide(struct efs *fs)
@@ -82,7 +81,6 @@ static bool budget_adjust(struct efs *fs)
     if (fs->account.budget_bytes == before)
         return false;
     efs_budget_cut(fs);
-    efs_retry(fs, EFS_RETRY_PLAN);
     return true;
 }
 

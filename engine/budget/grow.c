@@ -63,16 +63,6 @@ static unsigned grow_begin(struct efs *fs, struct efs_pending_segment *pending)
     return count;
 }
 
-/* With lock held: retries waiters for memory, but not again for the same failure. */
-static void grow_retry_waiters(struct efs *fs, bool failed)
-{
-    struct efs_grow *g = &fs->budget->grow;
-    if (fs->growing || !failed || !g->failed)
-        efs_changed(fs, EFS_CHANGED_BYTES);
-    fs->growing = false;
-    g->failed = failed;
-}
-
 void efs_grow(struct efs *fs, bool sampled)
 {
     struct efs_grow *g = &fs->budget->grow;
@@ -104,8 +94,9 @@ void efs_grow(struct efs *fs, bool sampled)
                                       .pools_bytes = grow_pools_bytes(fs),
                                       .is_sample = sampled};
     g->has_reading = true;
-    grow_retry_waiters(fs, failed && g->count == 0);
-    efs_changed(fs, EFS_CHANGED_READING); /* efs_budget_follow() */
+    g->failed = failed && g->count == 0;
+    fs->growing = false;
+    efs_changed(fs, EFS_CHANGED_GROWN);
     pthread_mutex_unlock(&g->lock);
     efs_unlock(fs);
 }
@@ -156,7 +147,7 @@ errint_t efs_grow_add_segment(struct efs *fs)
     bool none = g->count == 0;
     if (none)
         fs->growing |= !g->failed;
-    if (g->count <= READY_LEAST)
+    if (g->count <= READY_LEAST && !g->failed) /* else the plan thread's next sample tries again */
         grow_request(fs);
     if (none)
         return g->failed ? -ENOMEM : -EAGAIN;

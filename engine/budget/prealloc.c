@@ -44,12 +44,11 @@ static bool prealloc_segment(struct prealloc *p)
         return rc == -EAGAIN;
     }
     uint32_t segment = fs->arena.newest;
-    atomic_store(&fs->arena.segments[segment].populating, true);
+    efs_arena_set_populating(&fs->arena, segment, true);
     efs_unlock(fs);
     bool whole = efs_arena_populate(&fs->arena, segment) == 0;
     efs_lock(fs);
-    atomic_store(&fs->arena.segments[segment].populating, false);
-    efs_changed(fs, EFS_CHANGED_BLOCKS); /* it may be retiring */
+    efs_arena_set_populating(&fs->arena, segment, false);
     p->over = p->over || !whole;
     return true;
 }
@@ -82,7 +81,6 @@ static bool prealloc_memfile(struct prealloc *p)
         efs_full_put_memfile(fs, memfile);
     else
         efs_account_release(&fs->account, EFS_ACCOUNT_FULL, bytes);
-    efs_changed(fs, EFS_CHANGED_PINS);
     p->over = p->over || !whole;
     return true;
 }

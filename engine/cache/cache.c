@@ -172,8 +172,6 @@ void efs_cache_place(struct efs *fs, const struct efs_uses *uses)
     efs_policy_admit(r->policy, uses->layer, r->placements, uses->count, &moves, &move_count);
     efs_count(fs->stats, policy_ns, efs_now_ns() - begin);
     if (++r->requests % LEASE_PEAK_PERIOD == 0) { /* leased_peak_bytes covers the last two periods */
-        if (r->leased_recent_bytes < r->leased_peak_bytes)
-            efs_retry(fs, EFS_RETRY_PLAN);
         r->leased_peak_bytes = r->leased_recent_bytes;
         r->leased_recent_bytes = 0;
     }
@@ -288,14 +286,11 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes, struct efs_
 void efs_cache_leased(struct efs *fs)
 {
     struct efs_cache *r = fs->cache;
-    if (r->leases++ == 0)
-        efs_retry(fs, EFS_RETRY_PLAN); /* plans have pool F from the first lease on */
+    r->leases++;
     if (fs->full->leased_evictable_bytes > r->leased_recent_bytes)
         r->leased_recent_bytes = fs->full->leased_evictable_bytes;
-    if (fs->full->leased_evictable_bytes > r->leased_peak_bytes) {
+    if (fs->full->leased_evictable_bytes > r->leased_peak_bytes)
         r->leased_peak_bytes = fs->full->leased_evictable_bytes;
-        efs_retry(fs, EFS_RETRY_PLAN);
-    }
 }
 
 /* ---- changes of the policy's settings while the store is served ---- */

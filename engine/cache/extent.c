@@ -238,7 +238,6 @@ void efs_extent_free(struct efs *fs, struct efs_extent *x, unsigned components)
         efs_arena_free(&fs->arena, &x->e);
     if (components & EFS_COMPONENT_SM)
         efs_arena_free(&fs->arena, &x->sm);
-    efs_changed(fs, EFS_CHANGED_BLOCKS);
 }
 
 void efs_extents_protect(struct efs *fs, uint32_t expert, unsigned components)

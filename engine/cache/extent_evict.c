@@ -142,6 +142,7 @@ static unsigned extent_in_retiring(const struct efs *fs, const struct efs_extent
 void efs_extent_released(struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents->at[extent];
+    efs_changed(fs, EFS_CHANGED_FLIGHT);
     if (x->refs != 0 || x->state == EFS_EXTENT_LOADING || x->resident == 0)
         return;
     unsigned components = x->discard ? x->resident : x->resident & extent_in_retiring(fs, x);

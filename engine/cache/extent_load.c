@@ -89,16 +89,26 @@ bool efs_extents_only_long_refs(const struct efs *fs)
     return extents->refs == extents->long_refs && !loading && !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing;
 }
 
-/* Counts a reference that a client holds, or ends that. */
+static void segment_count_long_ref(struct efs *fs, const struct efs_block *block, uint32_t by)
+{
+    struct efs_segment *s = &fs->arena.segments[block->segment];
+    s->long_refs += by;
+    if (!s->retiring)
+        return;
+    if (by == 1 && s->long_refs == 1)
+        efs_account_charge(&fs->account, EFS_ACCOUNT_RETIRING_HELD, fs->arena.segment_bytes);
+    else if (by != 1 && s->long_refs == 0)
+        efs_account_release(&fs->account, EFS_ACCOUNT_RETIRING_HELD, fs->arena.segment_bytes);
+}
+
+/* Counts a reference that a client holds (1), or ends that (-1). */
 static void extent_count_long_ref(struct efs *fs, const struct efs_extent *x, uint32_t by)
 {
     fs->extents->long_refs += by;
     if (x->e.data)
-        fs->arena.segments[x->e.segment].long_refs += by;
+        segment_count_long_ref(fs, &x->e, by);
     if (x->sm.data)
-        fs->arena.segments[x->sm.segment].long_refs += by;
-    if (fs->account.bytes[EFS_ACCOUNT_RETIRING])
-        efs_changed(fs, EFS_CHANGED_PINS);
+        segment_count_long_ref(fs, &x->sm, by);
 }
 
 void efs_extent_ref(struct efs *fs, const struct efs_extent_waiter *waiter)
@@ -137,10 +147,8 @@ void efs_extent_unref(struct efs *fs, const struct efs_extent_waiter *waiter, bo
     fs->extents->refs--;
     if (waiter->long_term)
         extent_count_long_ref(fs, x, -1u);
-    if (x->refs == 0)
-        efs_extent_released(fs, waiter->extent);
     if (x->refs == 0 || fs->extents->refs == fs->extents->long_refs)
-        efs_changed(fs, EFS_CHANGED_REFS);
+        efs_extent_released(fs, waiter->extent);
 }
 
 void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter)
@@ -198,8 +206,6 @@ void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
     fs->extents->at[extent].state = EFS_EXTENT_QUEUED;
     efs_lru_insert(&fs->extents->waiting, extent, true);
     efs_extents_set_wanted(fs);
-    if (efs_extents_only_long_refs(fs)) /* nothing in flight changes anything */
-        efs_changed(fs, EFS_CHANGED_QUEUE);
 }
 
 /* ---- the end of loads ---- */
@@ -244,12 +250,11 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
         efs_extent_wait_for_memory(fs, extent);
     } else {
         efs_extent_complete_waiters(fs, x, error);
-        efs_extent_released(fs, extent);
         /* not for a cancelled load, nor where the extent is read again */
         if (error < 0 && error != -ECANCELED && kept)
             efs_cache_lost(fs, fs->store->objects[x->object].group);
     }
-    efs_changed(fs, EFS_CHANGED_LOADS);
+    efs_extent_released(fs, extent);
 }
 
 void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,

@@ -41,6 +41,16 @@ static void extent_fail(struct efs *fs, uint32_t extent, errint_t error)
     efs_extent_complete_waiters(fs, x, error);
 }
 
+/* There is no memory for the extent: it waits for what is in flight. -ENOMEM: nothing is, and clients hold all memory:
+ * the waiters read uncached. */
+static void extent_wait_or_fail(struct efs *fs, uint32_t extent)
+{
+    if (efs_extents_only_long_refs(fs))
+        extent_fail(fs, extent, -ENOMEM);
+    else
+        efs_extent_wait_for_memory(fs, extent);
+}
+
 bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter)
 {
     struct efs_extent *x = &fs->extents->at[extent];
@@ -73,8 +83,10 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, str
         load_raise(fs, extent);
     } else if (fs->closing) {
         extent_fail(fs, extent, -ECANCELED);
-    } else if (efs_extents_wait(fs) || fs->admission_starved || !efs_extent_load(fs, extent, EFS_LOAD_DEMAND, NULL)) {
+    } else if (efs_extents_wait(fs) || fs->admission_starved) {
         efs_extent_wait_for_memory(fs, extent);
+    } else if (!efs_extent_load(fs, extent, EFS_LOAD_DEMAND, NULL)) {
+        extent_wait_or_fail(fs, extent);
     }
     return false;
 }

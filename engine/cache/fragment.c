@@ -224,7 +224,6 @@ static void slab_free(struct efs *fs, struct efs_fragment_slab *slab)
         unlink_fragment(fs, &slab->fragments[__builtin_ctzll(left)]);
     fs->fragments->slab_count--;
     efs_arena_free(&fs->arena, &block);
-    efs_changed(fs, EFS_CHANGED_BLOCKS);
 }
 
 bool efs_fragments_are_many(const struct efs *fs)

@@ -25,6 +25,12 @@ size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert)
 
 /* ---- memory; lock held ---- */
 
+static void full_free_memfile(struct efs *fs, struct efs_memfile *memfile)
+{
+    memfile->empty = memfile->kind == EFS_MEMFILE_WINDOW;
+    efs_defer_free(fs, memfile);
+}
+
 void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
 {
     uint64_t freed = 0;
@@ -32,21 +38,19 @@ void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
         struct efs_memfile *memfile = fs->full->free;
         fs->full->free = memfile->next;
         freed += memfile->bytes;
-        memfile->empty = memfile->kind == EFS_MEMFILE_WINDOW;
-        efs_defer_free(fs, memfile);
+        full_free_memfile(fs, memfile);
     }
 }
 
 void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile)
 {
-    if (memfile->kind == EFS_MEMFILE_EXPORTED) {
-        efs_defer_free(fs, memfile);
+    bool over = fs->account.used_bytes > fs->account.budget_bytes; /* it was reduced while the file was in use */
+    if (over || memfile->kind == EFS_MEMFILE_EXPORTED) {
+        full_free_memfile(fs, memfile);
         return;
     }
     memfile->next = fs->full->free;
     fs->full->free = memfile;
-    if (fs->account.used_bytes > fs->account.budget_bytes) /* the budget was reduced while the file was in use */
-        efs_changed(fs, EFS_CHANGED_PINS);
 }
 
 struct efs_memfile *efs_full_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
@@ -65,29 +69,31 @@ struct efs_memfile *efs_full_get_memfile(struct efs *fs, size_t bytes, enum efs_
 
 /* ---- READY experts; lock held ---- */
 
-/* Adds an expert to the numbers of those that are leased or copied from, or takes it off: around each change. */
-static void full_count(struct efs *fs, const struct efs_full *f, bool add)
+/* Adds a READY expert to the numbers of leased ones (by: 1), or takes it off (-1): around each change. */
+static void full_count(struct efs_full_pool *pool, const struct efs_full *f, uint64_t by)
 {
-    struct efs_full_pool *pool = fs->full;
-    if (!f->leases && !f->readers)
-        return;
-    if (add)
-        efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
-    else
-        efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
-    uint64_t bytes = add ? f->memfile->bytes : -f->memfile->bytes;
-    pool->copied_count += f->leases ? 0u : add ? 1u : -1u;
-    pool->leased_count += !f->leases ? 0u : add ? 1u : -1u;
-    pool->leased_bytes += f->leases ? bytes : 0;
-    pool->leased_evictable_bytes += f->leases && !f->protected ? bytes : 0;
+    pool->leased_count += f->leases ? (uint32_t)by : 0;
+    pool->leased_bytes += f->leases ? by * f->memfile->bytes : 0;
+    pool->leased_evictable_bytes += f->leases && !f->protected ? by * f->memfile->bytes : 0;
 }
 
-/* One lease or reader less. */
-static void full_count_less(struct efs *fs, const struct efs_full *f)
+static void full_account(struct efs *fs, enum efs_account_kind kind, bool was, bool is, uint64_t bytes)
 {
-    full_count(fs, f, true);
-    if (!f->leases && !f->readers)
-        efs_changed(fs, EFS_CHANGED_PINS);
+    if (!was && is)
+        efs_account_charge(&fs->account, kind, bytes);
+    if (was && !is)
+        efs_account_release(&fs->account, kind, bytes);
+}
+
+static void full_set_pins(struct efs *fs, struct efs_full *f, uint32_t leases, uint32_t readers)
+{
+    uint64_t bytes = f->memfile->bytes;
+    full_account(fs, EFS_ACCOUNT_FULL_PINNED, f->leases || f->readers, leases || readers, bytes);
+    full_account(fs, EFS_ACCOUNT_FULL_COPIED, f->readers && !f->leases, readers && !leases, bytes);
+    full_count(fs->full, f, UINT64_MAX);
+    f->leases = leases;
+    f->readers = readers;
+    full_count(fs->full, f, 1);
 }
 
 void efs_full_protect(struct efs *fs, uint32_t expert, bool protected)
@@ -95,13 +101,13 @@ void efs_full_protect(struct efs *fs, uint32_t expert, bool protected)
     struct efs_full *f = &fs->full->at[expert];
     if (f->protected == protected)
         return;
-    full_count(fs, f, false);
+    full_count(fs->full, f, UINT64_MAX);
     if (f->state == EFS_FULL_READY) {
         efs_lru_remove(&fs->full->lists[f->protected], expert);
         efs_lru_insert(&fs->full->lists[protected], expert, true);
     }
     f->protected = protected;
-    full_count(fs, f, true);
+    full_count(fs->full, f, 1);
 }
 
 void efs_full_evict(struct efs *fs, uint32_t expert)
@@ -126,18 +132,14 @@ void efs_full_copy_begin(struct efs *fs, uint32_t expert)
 {
     struct efs_full *f = &fs->full->at[expert];
     assert(f->state == EFS_FULL_READY);
-    full_count(fs, f, false);
-    f->readers++;
-    full_count(fs, f, true);
+    full_set_pins(fs, f, f->leases, f->readers + 1);
 }
 
 void efs_full_copy_end(struct efs *fs, uint32_t expert)
 {
     struct efs_full *f = &fs->full->at[expert];
     assert(f->state == EFS_FULL_READY && f->readers > 0);
-    full_count(fs, f, false);
-    f->readers--;
-    full_count_less(fs, f);
+    full_set_pins(fs, f, f->leases, f->readers - 1);
 }
 
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
@@ -157,11 +159,7 @@ const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
 void efs_full_lease(struct efs *fs, uint32_t expert)
 {
     struct efs_full *f = &fs->full->at[expert];
-    if (f->readers) /* its memory is no longer about to be freed: see copied_count */
-        efs_changed(fs, EFS_CHANGED_PINS);
-    full_count(fs, f, false);
-    f->leases++;
-    full_count(fs, f, true);
+    full_set_pins(fs, f, f->leases + 1, f->readers);
     efs_lru_use(&fs->full->lists[f->protected], expert);
 }
 
@@ -190,9 +188,7 @@ void efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
         *fd = open;
         full_set_mapped(fs->full, f, true); /* it was not looked at yet */
     }
-    full_count(fs, f, false);
-    f->leases--;
-    full_count_less(fs, f);
+    full_set_pins(fs, f, f->leases - 1, f->readers);
 }
 
 /* Looks for mappings by other processes, without the lock; the caller has a lease. fd: see full_take_fd(). */
@@ -251,11 +247,6 @@ void efs_full_sample(struct efs *fs, uint32_t most)
     efs_unlock(fs);
 }
 
-bool efs_full_any_in_use(const struct efs *fs)
-{
-    return fs->full->leased_count + fs->full->filling_count + fs->full->copied_count > 0;
-}
-
 struct efs_request_item *efs_full_add_waiter(struct efs *fs, uint32_t expert, struct efs_request_item *waiter,
                                              bool fresh)
 {
@@ -281,7 +272,6 @@ struct efs_request_item *efs_full_filled(struct efs *fs, uint32_t expert, struct
     efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, efs_memfile_bytes(fs, expert));
     efs_account_release(&fs->account, EFS_ACCOUNT_UNTOUCHED, fresh ? efs_memfile_bytes(fs, expert) : 0);
     fs->full->filling_count--;
-    efs_changed(fs, EFS_CHANGED_PINS);
     f->waiters = NULL;
     f->state = memfile ? EFS_FULL_READY : EFS_FULL_NONE;
     f->memfile = memfile;
@@ -323,8 +313,7 @@ void efs_full_destroy(struct efs *fs)
         struct efs_full *f = &fs->full->at[e];
         if (!f->memfile)
             continue;
-        if (f->leases || f->readers) /* the store is closed before its experts are released */
-            efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
+        full_set_pins(fs, f, 0, 0); /* the store is closed before its experts are released */
         efs_defer_free(fs, f->memfile);
     }
     efs_full_drop_free_memfiles(fs, UINT64_MAX);

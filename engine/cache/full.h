@@ -32,7 +32,6 @@ struct efs_full_pool {
     struct efs_memfiles memfiles;
     struct efs_memfile *free; /* free list: memory files that are not EXPORTED, with their pages, for reuse */
     uint32_t ready_count, filling_count, leased_count;
-    uint32_t copied_count; /* copied from and not leased: can be evicted when copying has ended */
     uint64_t leased_bytes, leased_evictable_bytes; /* of leased experts; of those that are not kept full */
     _Atomic uint32_t mapped_count;                 /* of experts that are `mapped` */
     uint32_t sampled;                              /* the expert with which efs_full_sample() goes on */
@@ -84,7 +83,6 @@ bool efs_full_look(struct efs *fs, uint32_t expert);
 /* The same for at most this number of experts, in turns. Without lock. Called by the plan thread every 50 ms while
  * there are any, and when memory is short. */
 void efs_full_sample(struct efs *fs, uint32_t most);
-bool efs_full_any_in_use(const struct efs *fs); /* any expert is leased, being filled or copied from */
 /* Adds a waiter to an expert that is being filled, and returns the previous newest one. NULL: the expert was NONE, and
  * is being filled from here on; fresh: in memory without pages. */
 struct efs_request_item *efs_full_add_waiter(struct efs *fs, uint32_t expert, struct efs_request_item *waiter,

@@ -21,7 +21,6 @@ bool efs_charge_fixed(struct efs *fs, uint64_t bytes, uint64_t expert_bytes)
     if (always > left || now > left)
         return false;
     efs_account_charge(&fs->account, EFS_ACCOUNT_FIXED, bytes);
-    efs_changed(fs, EFS_CHANGED_LIMITS);
     return true;
 }
 
@@ -37,6 +36,5 @@ void efs_uncharge(struct efs *fs, uint64_t bytes)
 {
     efs_lock(fs);
     efs_account_release(&fs->account, EFS_ACCOUNT_FIXED, bytes);
-    efs_changed(fs, EFS_CHANGED_LIMITS);
     efs_unlock(fs);
 }

@@ -61,15 +61,9 @@ void efs_deferred_init(struct efs_deferred *d)
     EFS_QUEUE_INIT(&d->memfiles);
 }
 
-void efs_retry(struct efs *fs, enum efs_retry who)
-{
-    fs->deferred.retries |= 1u << who;
-}
-
 void efs_return_bytes(struct efs *fs, enum efs_account_kind kind, uint64_t bytes)
 {
     efs_account_return(&fs->account, kind, bytes);
-    efs_changed(fs, EFS_CHANGED_BYTES);
 }
 
 void efs_defer_read(struct efs *fs, struct efs_io *request)
@@ -103,28 +97,35 @@ void efs_defer_task(struct efs *fs, struct efs_task *task, void (*run)(struct ef
 void efs_defer_free(struct efs *fs, struct efs_memfile *memfile)
 {
     assert(efs_is_locked(fs));
-    efs_account_release(&fs->account, EFS_ACCOUNT_FULL, memfile->bytes);
-    efs_account_charge(&fs->account, EFS_ACCOUNT_RETURNING, memfile->bytes);
+    efs_account_begin_return(&fs->account, memfile->bytes);
     fs->deferred.memfile_bytes += memfile->bytes;
     fs->deferred.any = true;
     EFS_QUEUE_PUSH(&fs->deferred.memfiles, memfile);
 }
 
-/*
- * Lock held: runs the requested retries until none is left. One thread at a time starts what the queue admits: a load
- * may complete at once and admit the next one, and the recursion would be as deep as the queue is long.
- */
+/* Whether waiters are to be retried; from here on only for further changes. */
+static bool deferred_take_changes(struct efs *fs)
+{
+    if (!fs->account.changed && !fs->deferred.changes.any && !fs->arena.emptied)
+        return false;
+    bool changed = efs_changes(fs).any || fs->arena.emptied;
+    fs->deferred.changes.any = fs->arena.emptied = false;
+    return changed;
+}
+
+/* Lock held: retries all waiters until nothing changes any more; while the store is closed, always. */
 static void deferred_run_retries(struct efs *fs)
 {
-    for (;;) {
-        struct efs_deferred *d = &fs->deferred;
-        unsigned now = d->retries & ~(fs->queue_starts || d->admitted ? 1u << EFS_RETRY_ADMIT : 0);
-        if (now == 0)
-            return;
-        d->retries &= ~now;
-        for (unsigned who = 0; who < EFS_RETRY_COUNT; who++)
-            if (now & 1u << who)
-                fs->hooks->retry[who](fs);
+    const struct efs_hooks *hooks = fs->hooks;
+    for (bool run = deferred_take_changes(fs) || fs->closing; run && hooks; run = deferred_take_changes(fs)) {
+        hooks->fit_budget(fs);
+        if (fs->items_waiting || fs->admission_starved)
+            hooks->admit(fs);
+        hooks->load_extents(fs);
+        if (fs->account.bytes[EFS_ACCOUNT_RETIRING])
+            hooks->release_segments(fs);
+        hooks->use_idle_disk(fs);
+        hooks->look_at_plan(fs);
     }
 }
 
@@ -189,12 +190,11 @@ static void deferred_release_lock(struct efs *fs)
 {
     assert(efs_account_adds_up(&fs->account, (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes));
     assert(efs_account_is_within_budget(&fs->account, fs->arena.segment_bytes));
-    assert(fs->hooks->is_live(fs));
+    assert(!fs->hooks || fs->hooks->is_live(fs));
     pthread_mutex_unlock(&fs->lock);
 }
 
-/* Lock held on entry. true: it is held again, because memory was freed or a queue has advanced: retries may be pending.
- */
+/* Lock held on entry. true: it is held again, because memory was freed or a queue has advanced. */
 static bool deferred_unlock(struct efs *fs)
 {
     deferred_run_retries(fs);
@@ -204,8 +204,7 @@ static bool deferred_unlock(struct efs *fs)
     }
     const struct efs_deferred d = fs->deferred;
     efs_deferred_init(&fs->deferred);
-    fs->deferred.retries =
-        d.retries; /* only ADMIT is left: another thread starts what the queue has admitted, or this one below */
+    fs->deferred.changes = d.changes; /* for the admission queue: see efs_admission_run() */
     bool relock = d.admitted || d.memfiles.head;
     fs->queue_starts |= d.admitted;
     if (relock)
@@ -215,8 +214,10 @@ static bool deferred_unlock(struct efs *fs)
     if (!relock)
         return false;
     pthread_mutex_lock(&fs->lock);
-    if (d.admitted)
+    if (d.admitted) {
         fs->queue_starts = false;
+        fs->deferred.changes.any = true;
+    }
     if (d.memfiles.head)
         efs_return_bytes(fs, EFS_ACCOUNT_RETURNING, d.memfile_bytes);
     efs_in_flight_end_locked(fs);

@@ -4,7 +4,7 @@
  * lock. Functions that hold the lock queue deferred work here; efs_unlock() runs it in a fixed order, so that the code
  * that changes state need not know what depends on it:
  *
- *     with the lock      retries of all waiters that a change may affect (EFS_RETRY_...), until no retry is pending
+ *     with the lock      if something has changed, retries of all waiters (struct efs_hooks), until nothing changes
  *     without the lock   free memory, submit reads, push jobs, run tasks
  *
  * A critical section allocates no memory: a job on a worker does, and the waiter is retried at its end (efs.growing).
@@ -35,32 +35,22 @@ struct efs_memfile;
     ((element)->next = NULL, *(queue)->tail = (element), (queue)->tail = &(element)->next)
 
 /*
- * Changes that waiters may depend on. The function that makes a change reports it, never its callers, so that none is
- * forgotten. change.c has the table of the retries.
+ * Changes that waiters for memory may depend on, besides those that the account and the arena note themselves
+ * (efs_account.changed, efs_arena.emptied). The function that makes a change reports it, never its callers, so that
+ * none is forgotten.
  */
 enum efs_change {
-    EFS_CHANGED_BLOCKS, /* a block of the chunk pool was freed, or its segment is to be released */
-    EFS_CHANGED_REFS, /* the last reference on an extent has ended, or the last that no client holds; loads may start */
-    EFS_CHANGED_LOADS,   /* a load has ended */
-    EFS_CHANGED_PINS,    /* an expert is no longer leased, copied from or pinned coded; or a lease makes a copy last */
-    EFS_CHANGED_BYTES,   /* memory was returned to the system, or segments were prepared */
-    EFS_CHANGED_READING, /* the memory that the system has left was read */
-    EFS_CHANGED_LIMITS,  /* of the budget or of a pool; or more of it is fixed */
-    EFS_CHANGED_QUEUE,   /* a request holds less, or was taken off the admission queue; an extent waits, and nothing is
-                            in flight */
-    EFS_CHANGED_CLOSING,
+    EFS_CHANGED_FLIGHT, /* a load has ended, or the last reference on an extent, or the last that no client holds */
+    EFS_CHANGED_GROWN,  /* segments were prepared, and the memory that the system has left was read */
+    EFS_CHANGED_HELD,   /* a request holds less */
+    EFS_CHANGED_QUEUE,  /* an expert was taken off the admission queue */
+    EFS_CHANGED_PREDICTIONS, /* some have ended */
     EFS_CHANGES
 };
 
-/* Retries, in the order in which they run. */
-enum efs_retry {
-    EFS_RETRY_BUDGET,   /* evict memory above the budget; wake threads that wait for the end of that */
-    EFS_RETRY_ADMIT,    /* requests that wait for memory */
-    EFS_RETRY_EXTENTS,  /* extents that wait for memory */
-    EFS_RETRY_SEGMENTS, /* release retiring segments that are empty */
-    EFS_RETRY_IDLE,     /* the disk may be idle: read predicted experts, fill empty memory */
-    EFS_RETRY_PLAN,     /* an input of the plan has changed */
-    EFS_RETRY_COUNT
+struct efs_changes {
+    bool any;       /* something has changed since all waiters were retried */
+    bool admission; /* also something that the admission queue may wait for while nothing in flight helps it */
 };
 
 enum efs_job_order { EFS_JOB_FIRST, EFS_JOB_NORMAL, EFS_JOB_LOW, EFS_JOB_ORDERS }; /* priorities of workers.h */
@@ -73,8 +63,8 @@ struct efs_task {
 };
 
 struct efs_deferred {
-    bool any;         /* any member below is set, except `retries` */
-    unsigned retries; /* bits by enum efs_retry */
+    struct efs_changes changes;
+    bool any; /* any member below is set */
     EFS_QUEUE(struct efs_io) reads;
     EFS_QUEUE(struct efs_job) jobs[EFS_JOB_ORDERS];
     EFS_QUEUE(struct efs_task) tasks;
@@ -84,9 +74,15 @@ struct efs_deferred {
     bool admitted;                          /* some of tasks load experts that waited in the admission queue */
 };
 
-/* Calls from rooms to rooms above them, set once by serve.c. With efs.lock held. */
+/* Calls from rooms to rooms above them, set by serve.c when these are built. With efs.lock held. */
 struct efs_hooks {
-    void (*retry[EFS_RETRY_COUNT])(struct efs *fs);
+    /* Retries after a change, in this order. */
+    void (*fit_budget)(struct efs *fs);       /* evict memory above the budget; wake threads that wait for that */
+    void (*admit)(struct efs *fs);            /* requests that wait for memory */
+    void (*load_extents)(struct efs *fs);     /* that wait for memory */
+    void (*release_segments)(struct efs *fs); /* retiring ones that are empty */
+    void (*use_idle_disk)(struct efs *fs);    /* read predicted experts, fill empty memory */
+    void (*look_at_plan)(struct efs *fs);     /* plan again if its inputs have changed */
     errint_t (*add_segment)(struct efs *fs, bool may_evict); /* efs_budget_add_segment() */
     /* For assertions: whether all waiters for memory will be retried: memory is pinned, in flight or being freed */
     bool (*is_live)(const struct efs *fs);
@@ -109,12 +105,12 @@ void efs_copy_locked(struct efs *fs, void *to, const void *from, size_t bytes);
 /* With the lock held: */
 void efs_deferred_init(struct efs_deferred *deferred);
 void efs_changed(struct efs *fs, enum efs_change what);
+struct efs_changes efs_changes(struct efs *fs);
 /* After a failed attempt has put back the memory that it took: that is no reason for another attempt. before:
- * deferred.retries at its start. */
-void efs_changes_undo(struct efs *fs, unsigned before);
+ * efs_changes() at its start. */
+void efs_changes_undo(struct efs *fs, struct efs_changes before);
 /* Memory files or a segment were returned to the system: releases bytes of this kind. */
 void efs_return_bytes(struct efs *fs, enum efs_account_kind kind, uint64_t bytes);
-void efs_retry(struct efs *fs, enum efs_retry who);
 void efs_defer_read(struct efs *fs, struct efs_io *request);
 void efs_defer_disk_changes(struct efs *fs); /* defers efs_io_apply_changes() */
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);

@@ -35,8 +35,9 @@
 /* Whether memory is pinned, in flight or being freed: some will become available. */
 static bool memory_will_come(const struct efs *fs)
 {
-    return fs->coded_pinned || efs_full_any_in_use(fs) || !efs_extents_only_long_refs(fs) ||
-           fs->account.bytes[EFS_ACCOUNT_RETIRING];
+    const uint64_t *bytes = fs->account.bytes;
+    return fs->coded_pinned || bytes[EFS_ACCOUNT_FULL_PINNED] || bytes[EFS_ACCOUNT_RETIRING] ||
+           !efs_extents_only_long_refs(fs);
 }
 
 /* Whether full experts of a request wait for a release. For an open of a file that is an option: the file can be read
@@ -52,7 +53,8 @@ static bool item_may_wait(const struct efs *fs, const struct efs_request_item *i
 {
     if (item->form == EFS_FORM_CODED)
         return true;
-    bool held = efs_full_any_in_use(fs) || (item->request->use != EFS_MEMFILE_EXPORTED && fs->coded_pinned);
+    bool held =
+        fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] || (item->request->use != EFS_MEMFILE_EXPORTED && fs->coded_pinned);
     return held && request_may_wait_for_full(fs, item->request);
 }
 
@@ -103,6 +105,7 @@ static void item_fail(struct efs *fs, struct efs_request_item *item, errint_t er
     item->waiting = false;
     item->request->waiting--;
     fs->items_waiting--;
+    efs_changed(fs, EFS_CHANGED_QUEUE);
     efs_cache_release(fs, item->expert);
     efs_item_defer_answer(fs, item, error);
 }
@@ -308,16 +311,14 @@ static void queue_look_for_stuck(struct efs *fs, errint_t why)
 
 static void admission_run(struct efs *fs)
 {
-    bool starved = fs->admission_starved;
     fs->admission_starved = false;
     fs->leases->is_short = false;
     bool some_hold = queue_look_at_drops(fs);
     errint_t rc = queue_run(fs, false, some_hold);
     if (rc == 0)
         rc = queue_run(fs, true, some_hold);
+    fs->leases->awaits_flight = rc == -EAGAIN;
     fs->admission_starved = rc == -EAGAIN && !efs_extents_only_long_refs(fs);
-    if (starved && !fs->admission_starved)
-        efs_changed(fs, EFS_CHANGED_REFS);
     efs_extents_set_wanted(fs);
     queue_look_for_stuck(fs, rc);
     look_for_progress(fs, rc < 0);
@@ -337,7 +338,7 @@ bool efs_memory_short(struct efs *fs)
 
 bool efs_admission_is_live(const struct efs *fs)
 {
-    bool retried = fs->queue_starts || fs->deferred.admitted || fs->deferred.retries & 1u << EFS_RETRY_ADMIT;
+    bool retried = fs->queue_starts || fs->deferred.admitted;
     bool in_flight = !efs_extents_only_long_refs(fs);
     return (fs->items_waiting == 0 || retried || memory_will_come(fs)) &&
            (!fs->admission_starved || retried || in_flight) && (!efs_extents_wait(fs) || retried || in_flight);
@@ -345,7 +346,13 @@ bool efs_admission_is_live(const struct efs *fs)
 
 void efs_admission_run(struct efs *fs)
 {
-    if (fs->items_waiting == 0 && !fs->admission_starved)
+    /* one thread at a time starts what is admitted: a load may complete at once and admit the next one, and the
+     * recursion would be as deep as the queue is long */
+    if (fs->queue_starts || fs->deferred.admitted)
+        return;
+    bool due = fs->deferred.changes.admission || fs->leases->awaits_flight || fs->closing;
+    fs->deferred.changes.admission = false;
+    if (!due)
         return;
     uint32_t waiting = fs->items_waiting;
     admission_run(fs);
@@ -375,8 +382,10 @@ static void item_wait(struct efs *fs, struct efs_request_item *item)
 
 void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
 {
-    if (fs->items_waiting == 0)
+    if (fs->items_waiting == 0) {
         fs->leases->least_pinned = UINT64_MAX;
+        fs->deferred.changes.admission = false; /* of a time when nothing waited */
+    }
     for (uint32_t i = 0; i < request->base.count; i++)
         if (item_is_new(&request->items[i]))
             item_wait(fs, &request->items[i]);
@@ -417,7 +426,6 @@ static uint32_t admission_end_items(struct efs *fs, const struct efs_request *dr
             queue_end(fs, at);
         }
     }
-    efs_changed(fs, EFS_CHANGED_QUEUE);
     return ended;
 }
 

@@ -161,6 +161,7 @@ struct efs_leases {
     struct efs_lease *at;                /* by expert */
     EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next */
     LIST_HEAD(, efs_request) holding;    /* requests of threads of this process that hold experts */
+    bool awaits_flight;                  /* the first one waits for memory that is in flight or being freed */
     bool is_short;                       /* the first request that waits does so for pinned memory */
     bool progressed;                     /* since the last call of on_short */
     uint64_t least_pinned;               /* bytes since the last progress; UINT64_MAX: none waits for other programs */
@@ -176,7 +177,7 @@ struct efs_leases {
 /* ---- admission.c: with efs.lock held ---- */
 /* Appends a request and admits what it can. */
 void efs_admission_enqueue(struct efs *fs, struct efs_request *request);
-void efs_admission_run(struct efs *fs); /* EFS_RETRY_ADMIT: admits requests in order while there is memory */
+void efs_admission_run(struct efs *fs); /* admits requests in order while there is memory */
 /* efs_hooks.is_live: whether requests and extents that wait will be retried. True whenever the lock is released: if
  * something waits, then memory is pinned by a request that has all that it needs, or in flight, or being freed. */
 bool efs_admission_is_live(const struct efs *fs);

@@ -62,7 +62,7 @@ void efs_item_set_held(struct efs *fs, struct efs_request_item *item, bool held)
     if (item->request->holder)
         item->request->holder->held.bytes[item->form] += held ? bytes : -bytes;
     if (!held)
-        efs_changed(fs, EFS_CHANGED_QUEUE);
+        efs_changed(fs, EFS_CHANGED_HELD);
 }
 
 void efs_item_coded_pin(struct efs *fs, const struct efs_request_item *item)
@@ -78,7 +78,6 @@ void efs_item_coded_unpin(struct efs *fs, const struct efs_request_item *item)
     if (--fs->leases->at[item->expert].coded_pins == 0) {
         efs_account_release(&fs->account, EFS_ACCOUNT_CODED_PINNED, efs_item_bytes(fs, item));
         fs->coded_pinned--;
-        efs_changed(fs, EFS_CHANGED_PINS);
     }
 }
 

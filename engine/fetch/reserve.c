@@ -146,7 +146,7 @@ static errint_t items_reserve(struct efs *fs, struct efs_request_item *items, ui
 
 errint_t efs_items_reserve(struct efs *fs, struct efs_request_item *items, uint32_t count)
 {
-    const unsigned before = fs->deferred.retries;
+    const struct efs_changes before = efs_changes(fs);
     errint_t rc = items_reserve(fs, items, count);
     if (rc < 0) {
         items_unreserve(fs, items, count);

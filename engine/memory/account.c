@@ -13,21 +13,35 @@ void efs_account_return(struct efs_account *a, enum efs_account_kind kind, uint6
     a->returned_bytes += bytes;
 }
 
+unsigned efs_account_take_changed(struct efs_account *a)
+{
+    unsigned changed = a->changed;
+    a->changed = 0;
+    return changed;
+}
+
+static void account_limit(struct efs_account *a, uint64_t *limit, uint64_t value)
+{
+    if (*limit != value)
+        a->changed |= 1u << EFS_ACCOUNT_LIMITS;
+    *limit = value;
+}
+
 void efs_account_set_budget(struct efs_account *a, uint64_t budget_bytes, uint64_t floor_segments)
 {
-    a->budget_bytes = budget_bytes;
-    a->floor_segments = floor_segments;
+    account_limit(a, &a->budget_bytes, budget_bytes);
+    account_limit(a, &a->floor_segments, floor_segments);
 }
 
 void efs_account_set_planned(struct efs_account *a, uint64_t segments, uint64_t unplanned_bytes)
 {
-    a->planned_segments = segments;
-    a->unplanned_bytes = unplanned_bytes;
+    account_limit(a, &a->planned_segments, segments);
+    account_limit(a, &a->unplanned_bytes, unplanned_bytes);
 }
 
 void efs_account_set_prefetch(struct efs_account *a, uint64_t bytes)
 {
-    a->prefetch_bytes = bytes;
+    account_limit(a, &a->prefetch_bytes, bytes);
 }
 
 bool efs_account_adds_up(const struct efs_account *a, uint64_t segments_bytes)
@@ -37,6 +51,8 @@ bool efs_account_adds_up(const struct efs_account *a, uint64_t segments_bytes)
         sum += a->bytes[kind];
     return sum == a->used_bytes && a->bytes[EFS_ACCOUNT_SEGMENTS] == segments_bytes &&
            a->bytes[EFS_ACCOUNT_RETIRING] <= a->bytes[EFS_ACCOUNT_SEGMENTS] &&
+           a->bytes[EFS_ACCOUNT_RETIRING_HELD] <= a->bytes[EFS_ACCOUNT_RETIRING] &&
+           a->bytes[EFS_ACCOUNT_FULL_COPIED] <= a->bytes[EFS_ACCOUNT_FULL_PINNED] &&
            a->bytes[EFS_ACCOUNT_UNTOUCHED] <= a->bytes[EFS_ACCOUNT_FULL_PINNED] &&
            a->bytes[EFS_ACCOUNT_FULL_PINNED] <= a->bytes[EFS_ACCOUNT_FULL];
 }

@@ -76,7 +76,9 @@ void efs_arena_free(struct efs_arena *arena, struct efs_block *block)
     s->free_granules += block->granules;
     node->used_bytes -= (uint64_t)block->granules * EFS_GRANULE;
     arena->used_bytes -= (uint64_t)block->granules * EFS_GRANULE;
-    if (!s->retiring) {
+    if (s->retiring) {
+        arena->emptied |= efs_arena_segment_is_unused(arena, block->segment);
+    } else {
         uint32_t run = efs_runs_around(s->allocated, efs_arena_granules(arena), first, block->granules);
         if (run > node->longest[node->leaves + slot])
             efs_arena_set_longest(node, slot, run);
@@ -89,7 +91,20 @@ uint32_t efs_arena_node_of(const struct efs_arena *arena, const struct efs_block
     return block->data ? arena->segments[block->segment].node : EFS_ANY_NODE;
 }
 
-bool efs_arena_segment_empty(const struct efs_arena *arena, uint32_t segment)
+bool efs_arena_segment_is_unused(const struct efs_arena *arena, uint32_t segment)
 {
-    return arena->segments[segment].base && arena->segments[segment].free_granules == efs_arena_granules(arena);
+    const struct efs_segment *s = &arena->segments[segment];
+    return s->retiring && s->free_granules == efs_arena_granules(arena) && !atomic_load(&s->populating);
+}
+
+void efs_arena_retire(struct efs_arena *arena, uint32_t segment)
+{
+    arena->segments[segment].retiring = true;
+    arena->emptied |= efs_arena_segment_is_unused(arena, segment);
+}
+
+void efs_arena_set_populating(struct efs_arena *arena, uint32_t segment, bool populating)
+{
+    atomic_store(&arena->segments[segment].populating, populating);
+    arena->emptied |= efs_arena_segment_is_unused(arena, segment);
 }

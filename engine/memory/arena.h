@@ -43,7 +43,7 @@ struct efs_segment {
     bool populated;          /* access as for registered; while populating is set, by the populating thread */
     _Atomic bool populating; /* another thread populates it: the I/O thread does not register it */
     bool bound;              /* its pages are bound to the node */
-    bool retiring;           /* no new allocations; set by the owner, cleared by efs_arena_drop() only */
+    bool retiring;           /* no new allocations: efs_arena_retire() to efs_arena_drop() */
     bool pending;            /* chosen but not added yet: base is NULL */
     bool pages_released;     /* efs_arena_release_pages() has run */
 };
@@ -75,6 +75,7 @@ struct efs_arena {
     uint32_t segment_max, segment_count; /* slots; segments in use */
     struct efs_segment *segments;
     uint32_t newest; /* the segment added last */
+    bool emptied;    /* a retiring segment can be dropped: set by efs_arena_*(), cleared by the owner */
     uint64_t used_bytes;
     const char *numa_kind;         /* see efs_numa */
     struct efs_memfiles *memfiles; /* creates segments that other processes can map; NULL: segments are private */
@@ -143,6 +144,11 @@ void efs_arena_free(struct efs_arena *arena, struct efs_block *block); /* clears
 uint32_t efs_arena_node_of(const struct efs_arena *arena, const struct efs_block *block);
 /* Writes the lines of CONFIG from "numa" on (expertfs-proc(5)). */
 void efs_arena_describe(const struct efs_arena *arena, FILE *out);
-bool efs_arena_segment_empty(const struct efs_arena *arena, uint32_t segment);
+/* No more blocks are allocated in the segment, which can be dropped when it is empty. */
+void efs_arena_retire(struct efs_arena *arena, uint32_t segment);
+/* Sets whether a thread populates it: it cannot be dropped meanwhile. */
+void efs_arena_set_populating(struct efs_arena *arena, uint32_t segment, bool populating);
+/* Whether a retiring segment can be dropped. */
+bool efs_arena_segment_is_unused(const struct efs_arena *arena, uint32_t segment);
 
 #endif

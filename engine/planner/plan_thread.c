@@ -26,6 +26,12 @@
 
 enum efs_profile_source { EFS_PROFILE_ASSUMED, EFS_PROFILE_SAVED, EFS_PROFILE_MEASURED };
 
+/* See efs_plan_thread_look(). */
+struct plan_inputs {
+    uint64_t budget_bytes, leased_peak_bytes;
+    bool leases;
+};
+
 struct efs_plan_thread {
     struct efs *fs;
     unsigned long thread;
@@ -36,6 +42,7 @@ struct efs_plan_thread {
     bool watch, idle;           /* the machine is sampled; the last sample leaves it to warm reads */
     struct efs_machine machine; /* written only by the plan thread, with efs.lock held */
     uint64_t sampled_ns;        /* time of the machine's last sample */
+    struct plan_inputs inputs;  /* at the last efs_plan_thread_look() */
     double product_ns[2];       /* mean ns to run a full and a coded expert, from clients; 0: not known */
     struct efs_history recent;  /* since the last plan */
     uint64_t requests;
@@ -354,6 +361,24 @@ void efs_plan_thread_replan(struct efs *fs)
     }
 }
 
+static struct plan_inputs plan_inputs(const struct efs *fs)
+{
+    const struct efs_cache *r = efs_cache(fs);
+    return (struct plan_inputs){fs->account.budget_bytes, r->leased_peak_bytes, r->leases != 0};
+}
+
+void efs_plan_thread_look(struct efs *fs)
+{
+    struct efs_plan_thread *s = fs->plan_thread;
+    if (!s)
+        return;
+    const struct plan_inputs now = plan_inputs(fs);
+    if (now.budget_bytes != s->inputs.budget_bytes || now.leased_peak_bytes != s->inputs.leased_peak_bytes ||
+        now.leases != s->inputs.leases)
+        efs_plan_thread_replan(fs);
+    s->inputs = now;
+}
+
 /* ---- the thread ---- */
 
 static bool has_drifted(struct efs_plan_thread *s)
@@ -419,7 +444,7 @@ static void machine_sample(struct efs_plan_thread *s, uint64_t now_ns)
     s->sampled_ns = now_ns;
     s->idle = idle;
     if (idle)
-        efs_retry(s->fs, EFS_RETRY_IDLE);
+        s->fs->hooks->use_idle_disk(s->fs);
     efs_unlock(s->fs);
 }
 
@@ -493,6 +518,7 @@ errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
     s->fs = fs;
     efs_cond_init(&s->wake);
     pthread_cond_init(&s->first_plan, NULL);
+    s->inputs = plan_inputs(fs);
     fs->plan_thread = s;
     efs_machine_open(&s->machine);
     errint_t rc = efs_cache(fs)->policy ? plan_thread_prepare(s, err) : 0;

@@ -38,8 +38,10 @@ struct efs_machine;
 const struct efs_machine *efs_plan_thread_machine(const struct efs *fs); /* NULL: none */
 /* Records a request of a layer (numbers in the policy's layer) in the history, before the policy counts it. */
 void efs_plan_thread_record(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
-/* An input of the plan has changed: requests a new plan. */
+/* An input of the plan has changed: requests a new plan. efs_plan_thread_look() does that if one of these has: the
+ * effective budget, the peak of leased bytes, whether anything was leased yet (from then on plans have pool F). */
 void efs_plan_thread_replan(struct efs *fs);
+void efs_plan_thread_look(struct efs *fs);
 /* A lease waits for room: wakes the thread, which then retries such leases every 50 ms. */
 void efs_plan_thread_kick(struct efs *fs);
 

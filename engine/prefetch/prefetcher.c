@@ -33,7 +33,7 @@ void efs_prefetcher_begin(struct efs *fs)
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         pf->fill_bytes += efs_expert_coded_bytes(fs, e);
     pf->fills = true;
-    efs_retry(fs, EFS_RETRY_IDLE);
+    efs_prefetcher_fill(fs);
     efs_unlock(fs);
 }
 

@@ -75,7 +75,7 @@ enum efs_warm efs_prefetcher_warm(const struct efs *fs);
 /* A layer requests these experts; named: all experts that it needs, else further ones may follow. Called before memory
  * changes for the request. */
 void efs_prefetcher_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, bool named);
-/* EFS_RETRY_IDLE: starts the next reads of the queue, then filling, if the disk is idle. */
+/* Starts the next reads of the queue, then filling, if the disk is idle. */
 void efs_prefetcher_run_idle(struct efs *fs);
 
 /* The text "predict" of efs_describe(), with its errors. Without lock. */

@@ -13,15 +13,6 @@
 
 static const char *const warm_names[EFS_WARMS] = {"off", "auto", "always"};
 
-void efs_prefetcher_set_warm(struct efs *fs, enum efs_warm warm)
-{
-    efs_lock(fs);
-    fs->prefetcher->warm = warm;
-    fs->prefetcher->fill_segments = UINT64_MAX; /* from the start again */
-    efs_retry(fs, EFS_RETRY_IDLE);
-    efs_unlock(fs);
-}
-
 enum efs_warm efs_prefetcher_warm(const struct efs *fs)
 {
     return fs->prefetcher->warm;
@@ -162,6 +153,15 @@ void efs_prefetcher_fill(struct efs *fs)
             return;
         efs_count(fs->stats, warmed_extents, 1);
     }
+}
+
+void efs_prefetcher_set_warm(struct efs *fs, enum efs_warm warm)
+{
+    efs_lock(fs);
+    fs->prefetcher->warm = warm;
+    fs->prefetcher->fill_segments = UINT64_MAX; /* from the start again */
+    efs_prefetcher_fill(fs);
+    efs_unlock(fs);
 }
 
 void efs_prefetcher_print_fill(struct efs *fs, FILE *out)

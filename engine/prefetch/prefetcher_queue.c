@@ -236,16 +236,25 @@ void efs_prefetcher_submit(struct efs *fs, uint64_t sequence, int64_t now, uint3
             pf->predictions[taken++] = p;
     }
     efs_prefetch_offer(pf->queue, sequence, now < 0 ? 0 : now, pf->predictions, taken);
-    efs_retry(fs, EFS_RETRY_IDLE);
 }
 
 /* ---- requests ---- */
 
+/* The experts of a layer are requested, by any program or observed in a sequence: their predictions end, and others may
+ * be read. */
+static void predictions_end(struct efs *fs, uint64_t sequence, int64_t now, uint32_t layer, const uint16_t *ids,
+                            uint32_t count)
+{
+    const struct efs_prefetch_action *actions;
+    size_t n;
+    if (efs_prefetch_requested(fs->prefetcher->queue, sequence, now, layer, ids, count, &actions, &n) == 0)
+        apply_actions(fs, actions, n);
+    efs_changed(fs, EFS_CHANGED_PREDICTIONS);
+}
+
 void efs_prefetcher_count_request(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
-    const struct efs_prefetch_action *actions;
-    size_t n;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t number = number_of(fs, layer, ids[i]);
         struct efs_prefetcher_expert *e = expert_of(fs, number);
@@ -261,8 +270,7 @@ void efs_prefetcher_count_request(struct efs *fs, uint32_t layer, const uint32_t
         e->read = false;
         pf->ids[i] = (uint16_t)ids[i];
     }
-    if (efs_prefetch_requested(pf->queue, NO_SEQUENCE, 0, layer, pf->ids, count, &actions, &n) == 0)
-        apply_actions(fs, actions, n);
+    predictions_end(fs, NO_SEQUENCE, 0, layer, pf->ids, count);
 }
 
 /* Drops prefetched experts that the sequence chose in this layer (EFS_NONE: in any) for its previous token, and that no
@@ -283,11 +291,8 @@ static void observed_expire(struct efs *fs, uint64_t sequence, uint32_t layer)
 void efs_prefetcher_layer_observed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t layer, const uint16_t *ids,
                                    uint32_t count)
 {
-    const struct efs_prefetch_action *actions;
-    size_t n;
     observed_expire(fs, sequence, layer);
-    if (efs_prefetch_requested(fs->prefetcher->queue, sequence, now, layer, ids, count, &actions, &n) == 0)
-        apply_actions(fs, actions, n);
+    predictions_end(fs, sequence, now, layer, ids, count);
     for (uint32_t i = 0; i < count; i++) {
         struct efs_prefetcher_expert *e = expert_of(fs, number_of(fs, layer, ids[i]));
         e->observed = e->read;

@@ -160,7 +160,6 @@ static void layer_requested(struct efs *fs, uint32_t layer, const uint32_t *ids,
     if (!fs->prefetcher->clients_report)
         observe(fs, sequence_id(EFS_PREFETCHER_NO_OBSERVER, 0),
                 &(struct efs_prefetcher_layer){.layer = layer, .count = count, .ids = ids});
-    efs_retry(fs, EFS_RETRY_IDLE);
 }
 
 static void pending_flush(struct efs *fs)
@@ -233,6 +232,7 @@ void efs_prefetcher_hint(struct efs *fs, const struct efs_prefetcher_layer *l)
         s->hinted_at = s->now < 0 ? 0 : s->now;
         hints_replace(s, l, position_after(fs, s->now, l->layer));
         submit_hints(fs, s);
+        efs_prefetcher_run_idle(fs);
     }
     efs_unlock(fs);
 }

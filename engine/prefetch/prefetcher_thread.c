@@ -212,6 +212,7 @@ static void predictor_thread_submit(struct predictor_thread *t, uint32_t count)
         pf->distances[i] = t->distance[i];
     }
     efs_prefetcher_submit(pf->fs, s->id, s->now, count);
+    efs_prefetcher_run_idle(pf->fs);
 }
 
 static void predictor_thread_begin_sequence(struct predictor_thread *t)

@@ -50,13 +50,12 @@ struct served {
     struct efs_leases leases;
 };
 
-/* Work that runs when the lock is released, in the order of enum efs_retry; calls into rooms above the caller. */
-static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget_follow,
-                                                 [EFS_RETRY_EXTENTS] = efs_extents_retry,
-                                                 [EFS_RETRY_SEGMENTS] = efs_budget_retire,
-                                                 [EFS_RETRY_IDLE] = efs_prefetcher_run_idle,
-                                                 [EFS_RETRY_ADMIT] = efs_admission_run,
-                                                 [EFS_RETRY_PLAN] = efs_plan_thread_replan},
+static const struct efs_hooks hooks = {.fit_budget = efs_budget_follow,
+                                       .admit = efs_admission_run,
+                                       .load_extents = efs_extents_retry,
+                                       .release_segments = efs_budget_retire,
+                                       .use_idle_disk = efs_prefetcher_run_idle,
+                                       .look_at_plan = efs_plan_thread_look,
                                        .add_segment = efs_budget_add_segment,
                                        .is_live = efs_admission_is_live};
 
@@ -72,7 +71,6 @@ static struct efs *served_new(const struct efs_options *options)
     fs->budget = &s->budget;
     fs->leases = &s->leases;
     fs->options = *options;
-    fs->hooks = &hooks;
     fs->in_flight = 1;
     efs_owner_begin(&fs->owner);
     efs_deferred_init(&fs->deferred);
@@ -303,6 +301,7 @@ static errint_t served_start(struct efs *fs, struct efs_error *err)
         efs_store_read_by(fs->store, efs_io_read_sync, fs->io);
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc));
+    fs->hooks = &hooks; /* all rooms that they call are built */
     efs_grow(fs, false);
     return efs_plan_thread_start(fs, err);
 }
@@ -393,8 +392,7 @@ void efs_close(struct efs *fs)
         return;
     }
     efs_lock(fs);
-    fs->closing = true;
-    efs_changed(fs, EFS_CHANGED_CLOSING); /* cancels the waiters */
+    fs->closing = true; /* efs_unlock() cancels the waiters */
     while (efs_demotion_cancel(fs))
         ;
     efs_unlock(fs);

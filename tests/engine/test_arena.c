@@ -147,11 +147,14 @@ static void drop(struct walk *w)
     uint32_t s = pick(w, SEGMENTS);
     if (!w->model.segments[s].there)
         return;
-    w->arena.segments[s].retiring = w->model.segments[s].retiring = true;
+    efs_arena_retire(&w->arena, s);
+    w->model.segments[s].retiring = true;
     for (uint32_t i = 0; i < BLOCKS && pick(w, 20); i++) /* sometimes blocks stay allocated */
         if (w->blocks[i].data && w->blocks[i].segment == s)
             give(w, i);
-    if (efs_arena_segment_empty(&w->arena, s)) {
+    if (efs_arena_segment_is_unused(&w->arena, s)) {
+        assert_true(w->arena.emptied);
+        w->arena.emptied = false;
         efs_arena_drop(&w->arena, s);
         memset(&w->model.segments[s], 0, sizeof(w->model.segments[s]));
         w->dropped++;
@@ -175,7 +178,7 @@ static void check(struct walk *w)
         uint32_t free = 0;
         for (uint32_t g = 0; g < GRANULES; g++)
             free += !w->model.segments[s].taken[g];
-        assert_int_equal(efs_arena_segment_empty(&w->arena, s), w->model.segments[s].there && free == GRANULES);
+        assert_int_equal(efs_arena_segment_is_unused(&w->arena, s), w->model.segments[s].retiring && free == GRANULES);
     }
 }
 
@@ -243,8 +246,13 @@ TEST(test_whole_segment)
     assert_true(efs_arena_alloc(&arena, SEGMENT, true, &all));
     assert_false(efs_arena_alloc(&arena, 1, false, &one));
     efs_arena_free(&arena, &all);
-    arena.segments[0].retiring = true;
+    efs_arena_retire(&arena, 0);
     assert_false(efs_arena_alloc(&arena, 1, false, &one));
+    efs_arena_set_populating(&arena, 0, true);
+    assert_false(efs_arena_segment_is_unused(&arena, 0));
+    arena.emptied = false;
+    efs_arena_set_populating(&arena, 0, false);
+    assert_true(arena.emptied && efs_arena_segment_is_unused(&arena, 0));
     efs_arena_drop(&arena, 0);
     assert_int_equal(arena.segment_count, 0);
     assert_int_equal(efs_arena_grow(&arena), 0);

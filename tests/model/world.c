@@ -55,8 +55,7 @@ void world_open(const struct model_plan *plan)
     one_thread = &world->thread;
     world->plan = plan;
     const char *lost = getenv("EFS_TEST_LOST");
-    world->loses = lost != NULL;
-    world->lost = lost ? (enum efs_change)strtoul(lost, NULL, 10) : EFS_CHANGES;
+    world->lost = lost ? strtoull(lost, NULL, 0) : 0;
     while (world->caller_count < CALLERS_MAX && plan->callers[world->caller_count].kind != CALLER_NONE)
         world->caller_count++;
     struct efs *fs = fixture_open(plan->store, (struct efs_options){.workers = 1,
@@ -73,6 +72,10 @@ void world_open(const struct model_plan *plan)
     set_budget(world->budget_bytes);
     while (one_thread->job_count > 0) /* that opening has left */
         one_thread_run(0);
+    struct efs_grow *g = &fs->budget->grow;
+    while (plan->unprepared && !plan->threads &&
+           g->count > 0) /* not two readings at a time: they would wait for a lock */
+        efs_arena_discard(&fs->arena, &g->ready[--g->count]);
     if (plan->threads)
         world->threads = threads_new(&(struct threads_options){.suspended_max = plan->threads, .lock = &fs->lock});
     snapshot_begin();
@@ -507,9 +510,55 @@ bool world_is_final(void)
     return final;
 }
 
-/* A change that is not reported, to show that the explorer finds the lost wake-up. */
+/* Changes that are not reported, to show that the explorer finds each lost wake-up: see LOST_... in world.h. */
 WRAPPED(void, efs_changed, (struct efs * fs, enum efs_change what))
 {
-    if (!world || !world->loses || world->lost != what)
+    if (!world || !(world->lost & LOST_CHANGE(what)))
         __real_efs_changed(fs, what);
+}
+
+WRAPPED(unsigned, efs_account_take_changed, (struct efs_account * account))
+{
+    unsigned changed = __real_efs_account_take_changed(account);
+    return world ? changed & ~(unsigned)(world->lost >> LOST_ACCOUNT_SHIFT) : changed;
+}
+
+WRAPPED(void, efs_arena_free, (struct efs_arena * arena, struct efs_block *block))
+{
+    __real_efs_arena_free(arena, block);
+    if (world && world->lost & LOST_ARENA)
+        arena->emptied = false;
+}
+
+WRAPPED(void, efs_arena_retire, (struct efs_arena * arena, uint32_t segment))
+{
+    __real_efs_arena_retire(arena, segment);
+    if (world && world->lost & LOST_ARENA)
+        arena->emptied = false;
+}
+
+bool world_waits(void)
+{
+    const struct efs *fs = world->fs;
+    return (fs->items_waiting || efs_extents_wait(fs)) && !fs->account.bytes[EFS_ACCOUNT_RETURNING];
+}
+
+/* What waits, and how: an oversize request is reported to its caller. */
+static unsigned waiting(const struct efs *fs)
+{
+    unsigned sum = fs->items_waiting * 2 + efs_extents_wait(fs);
+    for (const struct efs_request *r = fs->leases->queue.head; r; r = r->next)
+        sum += r->base.oversize ? 1024 : 0;
+    return sum;
+}
+
+bool world_retry_advances(void)
+{
+    struct efs *fs = world->fs;
+    unsigned before = waiting(fs);
+    efs_lock(fs);
+    __real_efs_changed(fs, EFS_CHANGED_GROWN);
+    fs->arena.emptied = true;
+    efs_unlock(fs);
+    return waiting(fs) != before;
 }

@@ -17,6 +17,12 @@
 #define SLOTS_MAX 8u
 #define STEPS_MAX 64u
 
+/* Bits of EFS_TEST_LOST: changes that are not reported. */
+#define LOST_CHANGE(what) (UINT64_C(1) << (what)) /* efs_changed() */
+#define LOST_ACCOUNT_SHIFT 8u
+#define LOST_ACCOUNT(kind) (UINT64_C(1) << (LOST_ACCOUNT_SHIFT + (kind))) /* efs_account.changed */
+#define LOST_ARENA (UINT64_C(1) << 63)                                    /* efs_arena.emptied */
+
 enum caller_kind {
     CALLER_NONE,
     CALLER_REQUEST, /* in process: efs_request_submit(), then drops and efs_client_release() */
@@ -43,6 +49,7 @@ struct model_plan {
     const struct fixture *store;
     unsigned segments, memfiles; /* the budget, above fixed memory */
     unsigned shrink_segments;    /* the budget is lowered by this number of segments once, and raised again; 0: never */
+    bool unprepared;             /* no segment is prepared before the first one is needed */
     bool fails;                  /* one read fails with -EIO */
     bool maps;                   /* processes map the files of openers, until the first STEP_LOOK */
     unsigned threads;            /* steps that may be suspended at a time, where they take the lock; 0: none */
@@ -74,8 +81,7 @@ struct slot_tag {
 struct world {
     struct one_thread thread;
     struct efs *fs;
-    bool loses; /* EFS_TEST_LOST */
-    enum efs_change lost;
+    uint64_t lost;           /* EFS_TEST_LOST */
     struct threads *threads; /* NULL: steps are not interrupted */
     const struct model_plan *plan;
     uint64_t budget_bytes;
@@ -117,6 +123,10 @@ void world_close(void);
 /* The steps that are possible now. Returns their number. */
 unsigned world_steps(struct step steps[STEPS_MAX]);
 void world_run(struct step step);
+/* Whether something waits, and no memory is being returned, of which it may take the place of another. */
+bool world_waits(void);
+/* Whether something that waits goes on if it is tried again now, which changes the state: a wake-up is missing. */
+bool world_retry_advances(void);
 /* Describes a step in the state before it. */
 void world_describe(struct step step, char *text, size_t bytes);
 /* Whether all callers have ended and nothing is pending. */
