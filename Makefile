@@ -234,6 +234,14 @@ $(BUILD)/tests/e2e/libfake-rados.so: $(BUILD)/obj/tests/e2e/fake_rados.o
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) -shared -lpthread
 # A FUSE filesystem with quirks of other filesystems, to place a store on.
+# A device of ggml for tests of its backend, where the ggml of llama-cpp-python is.
+GGML_LIB := $(dir $(firstword $(wildcard build/venv/lib/python3*/site-packages/llama_cpp/lib/libggml.so)))
+TEST_PROGRAMS += $(if $(GGML_PLUGIN),$(if $(GGML_LIB),$(BUILD)/tests/e2e/libfake-device.so))
+$(BUILD)/obj/tests/e2e/fake_device.o: INC_tests += -isystem $(GGML_INC)
+$(BUILD)/tests/e2e/libfake-device.so: $(BUILD)/obj/tests/e2e/fake_device.o
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -shared -o $@ $< -L$(GGML_LIB) -lggml -lggml-base
 TEST_PROGRAMS += $(BUILD)/tests/e2e/quirkfs
 $(BUILD)/tests/e2e/quirkfs: $(BUILD)/obj/tests/e2e/quirkfs.o
 	@mkdir -p $(@D)

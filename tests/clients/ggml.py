@@ -29,23 +29,39 @@ def load_backends():
         ctypes.CDLL("libggml.so.0").ggml_backend_load_all()
 
 
+def add_fake(library):
+    """The device of tests/e2e/fake_device.c."""
+    fake, registry = ctypes.CDLL(library), ctypes.CDLL("libggml.so.0")
+    fake.fake_device_registry.restype = ctypes.c_void_p
+    registry.ggml_backend_register(ctypes.c_void_p(fake.fake_device_registry()))
+
+
 class Override(ctypes.Structure):
     """llama_model_tensor_buft_override"""
     _fields_ = [("pattern", ctypes.c_char_p), ("type", ctypes.c_void_p)]
 
 
-def set_defaults(repack, cpu_moe):
+def add_server(endpoint):
+    """--rpc: the devices of a server of ggml's RPC backend, which the test has compiled. Returns the library."""
+    rpc, registry = ctypes.CDLL(os.environ["GGML_RPC"]), ctypes.CDLL("libggml.so.0")
+    rpc.ggml_backend_rpc_add_server.restype = ctypes.c_void_p
+    registry.ggml_backend_register(ctypes.c_void_p(rpc.ggml_backend_rpc_add_server(endpoint.encode())))
+    return rpc
+
+
+def set_defaults(repack, cpu_moe, device):
     """Options of llama.cpp's programs that Llama() does not have. repack False: --no-repack; cpu_moe: --cpu-moe, which
-    is -ot with this pattern."""
+    is -ot with this pattern; device: a function that returns the type of a device's buffers, for experts."""
     defaults = llama_cpp.llama_model_default_params
-    host = ctypes.CDLL("libggml-base.so.0").ggml_backend_cpu_buffer_type
-    host.restype = ctypes.c_void_p
+    host = device or ctypes.CDLL("libggml-base.so.0").ggml_backend_cpu_buffer_type
+    if not device:
+        host.restype = ctypes.c_void_p
     overrides = (Override * 2)(Override(rb"\.ffn_(up|down|gate|gate_up)_(ch|)exps", host()), Override())
 
     def changed():
         made = defaults()
         made.use_extra_bufts = repack
-        if cpu_moe:
+        if cpu_moe or device:
             made.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
         return made
 
@@ -131,20 +147,34 @@ def main():
     parser.add_argument("--tokens", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--contexts", type=int, default=1, help="that many models, at once")
+    parser.add_argument("--also", nargs=2, metavar=("FILE", "OUT"), help="another model, at the same time")
     parser.add_argument("--no-mmap", action="store_true")
     parser.add_argument("--embeddings", action="store_true", help="of a prompt's tokens, none follow")
     parser.add_argument("--wait", action="store_true", help="after the first token, for a line")
     parser.add_argument("--no-repack", action="store_true")
     parser.add_argument("--cpu-moe", action="store_true")
+    parser.add_argument("--rpc", help="adds the devices of the server at HOST:PORT")
+    parser.add_argument("--fake", help="adds the device of this library")
+    parser.add_argument("--on-device", action="store_true", help="all experts in the memory of that server")
     parser.add_argument("--lora", help="an adapter, for the mapped model")
     arguments = parser.parse_args()
     load_backends()
-    set_defaults(not arguments.no_repack, arguments.cpu_moe)
+    if arguments.fake:
+        add_fake(arguments.fake)
+    rpc = add_server(arguments.rpc) if arguments.rpc else None
+
+    def buffers():
+        return rpc.ggml_backend_rpc_buffer_type(arguments.rpc.encode(), 0)
+
+    if arguments.on_device:
+        rpc.ggml_backend_rpc_buffer_type.restype = ctypes.c_void_p
+    set_defaults(not arguments.no_repack, arguments.cpu_moe, buffers if arguments.on_device else None)
     print("cached before:", cached_bytes(arguments.file))
-    models = [llama_cpp.Llama(arguments.file, n_ctx=max(64, max(arguments.prompts) + arguments.tokens), n_batch=512,
+    files = [arguments.file] * arguments.contexts + ([arguments.also[0]] if arguments.also else [])
+    models = [llama_cpp.Llama(file, n_ctx=max(64, max(arguments.prompts) + arguments.tokens), n_batch=512,
                               logits_all=True, embedding=arguments.embeddings, use_mmap=not arguments.no_mmap, n_threads=arguments.threads,
                               n_threads_batch=arguments.threads, verbose=True)
-              for _ in range(arguments.contexts)]
+              for file in files]
     for model in models if arguments.lora else ():
         ggml_lora.use(model, arguments.lora)
     print("cached when loaded:", cached_bytes(arguments.file))
@@ -158,6 +188,8 @@ def main():
     if any(len(result) < len(arguments.prompts) for result in results):
         return 1
     first = results[0]
+    if arguments.also:
+        np.savez(arguments.also[1], **{str(n): logits for n, (_, logits) in results.pop().items()})
     for result in results[1:]:
         if any(not np.array_equal(result[n][1], first[n][1]) for n in first):
             print("ggml.py: contexts differ")

@@ -37,8 +37,9 @@ def plugin_environment(store, budget="192M", prefetch="off"):
 
 
 def client(file, *options, store=None, plugin="path", name="out", **more):
-    """Runs ggml.py; its logits are in scratch(name + ".npz")."""
+    """Runs ggml.py; its logits are in scratch(name + ".npz"). settings: further variables of its environment."""
     environment = plugin_environment(store, more.pop("budget", "192M"), more.pop("prefetch", "off"))
+    environment.update(more.pop("settings", {}))
     if plugin:
         environment.update({"GGML_BACKEND_PATH": PLUGIN} if plugin == "path" else {"LD_PRELOAD": PRELOADED})
     out = scratch(name + ".npz")
@@ -214,9 +215,9 @@ def other_weights(store):
     check("a file with other weights: said", "has other weights" in result.stderr, result.stderr[-500:])
 
 
-def damaged(model, store):
-    """A store with damaged experts. Those that loading verifies, the last ones of each layer, stay undamaged; otherwise
-    the plugin would leave their layers to the CPU backend."""
+def damage(store):
+    """A copy of a store with damaged experts. Those that loading verifies, the last ones of each layer, stay undamaged;
+    otherwise the plugin would leave their layers to the CPU backend."""
     bad = scratch("bad.efs")
     shutil.copy(store, bad)
     size = os.path.getsize(bad)
@@ -225,7 +226,11 @@ def damaged(model, store):
             for part in range(12):
                 file.seek(int(size * (0.04 + 0.234 * (layer + 0.05 + part / 16))))
                 file.write(bytes(64))
-    result = client(model, store=bad, name="damaged")
+    return bad
+
+
+def damaged(model, store):
+    result = client(model, store=damage(store), name="damaged")
     text = result.stdout + result.stderr
     check("damage: no tokens", result.returncode == 1 and not re.search("^tokens:", text, re.M),
           text[-1500:])

@@ -14,7 +14,7 @@ PRINT = 'echo "$EXPERTFS_STORE|$EXPERTFS_MOUNT|$LD_PRELOAD|$0|$1"'
 
 
 def ran(*words, budget=None, prefix=()):
-    environment = {k: v for k, v in os.environ.items() if k not in ("EXPERTFS_BUDGET", "LD_PRELOAD")}
+    environment = {k: v for k, v in os.environ.items() if k not in ("EXPERTFS_BUDGET", "EXPERTFS_DEVICE", "LD_PRELOAD")}
     environment.update({"EXPERTFS_STORE": "elsewhere", **({"EXPERTFS_BUDGET": budget} if budget else {})})
     return run(*prefix, expertctl, "up", *words, env=environment)
 
@@ -71,6 +71,18 @@ for what, model, more in (("a budget", folder, {"budget": "auto"}), *([("a limit
 result = ran(plain, "--", "sh", "-c", PRINT, "{}", "-", budget="64M")
 store, mount, _, arguments = way(result)
 check("safetensors: a mount", not store and mount and arguments == [mount, "-"] and "sh runs on a mount of " in result.stderr, result)
+
+print("-- a device")
+if PLUGIN:
+    result = ran("--device", "CUDA7", gguf, "--", "sh", "-c", PRINT + '; echo "$EXPERTFS_DEVICE"', "{gguf}", "-")
+    lines = result.stdout.splitlines()
+    check("--device: experts from the store, also where the model fits", len(lines) == 2 and lines[0].startswith(STORES), result)
+    check("--device: EXPERTFS_DEVICE of the program", lines[1:] == ["CUDA7"], result)
+    for name in ("none", "auto"):
+        check(f"--device={name}: the plain files", way(ran(f"--device={name}", gguf, "--", "sh", "-c", PRINT, "{gguf}", "-")) ==
+              ("", "", False, [gguf, "-"]))
+result = ran("--device", "CUDA7", gguf)
+check("--device without a program is refused", result.returncode == 2 and "--device goes with a PROGRAM" in result.stderr, result)
 
 print("-- a mount")
 result = ran("-o", "budget=64M", folder, "--", "sh", "-c", PRINT, "{gguf}", "{}")

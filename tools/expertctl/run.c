@@ -251,10 +251,17 @@ static int program_run(const struct run *r)
 
 /* ---- the command ---- */
 
+/* Whether EXPERTFS_DEVICE takes experts to a device: expertfs-ggml(7). */
+static bool device_is_named(void)
+{
+    const char *device = getenv("EXPERTFS_DEVICE");
+    return device && *device && strcmp(device, "none") != 0 && strcmp(device, "auto") != 0;
+}
+
 bool ctl_run_is_plain(const struct ctl_run *run)
 {
     const char *budget = getenv("EXPERTFS_BUDGET");
-    return run->plain && !run->options && !(budget && *budget) && efs_fits_memory(run->bytes);
+    return run->plain && !run->options && !(budget && *budget) && !device_is_named() && efs_fits_memory(run->bytes);
 }
 
 /* Whether only the options keep the program from the plain files, which are faster. */

@@ -19,7 +19,7 @@ struct ctl_run {
     bool fits;           /* ctl_run_is_plain(), decided once: the available memory changes */
 };
 /* Whether the program is to run on the plain files: these fit into memory, and neither options nor EXPERTFS_BUDGET set
- * how much of it experts take. Then no store is needed. */
+ * how much of it experts take, nor EXPERTFS_DEVICE a device. Then no store is needed. */
 bool ctl_run_is_plain(const struct ctl_run *run);
 /*
  * Runs a program in one of three ways, which is printed on standard error, and waits for it:

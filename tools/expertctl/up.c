@@ -35,6 +35,7 @@ struct arguments {
     struct tools_arguments given; /* MODEL [MNT] */
     char **program;               /* its words, ended by NULL; NULL: none */
     const char *folder;           /* of --store; NULL: the default */
+    const char *device;           /* of ggml; NULL: as EXPERTFS_DEVICE says */
     char *options;                /* of -o, joined; NULL: none */
     bool reclaim, yes, json;
 };
@@ -61,12 +62,16 @@ static void check_arguments(const struct argp_state *state, void *into)
         argp_error(state, "%s: with a PROGRAM the mount point is a temporary folder", a->given.word[1]);
     if (a->program && a->json)
         argp_error(state, "--json: the output is that of the PROGRAM");
+    if (a->device && !a->program)
+        argp_error(state, "--device goes with a PROGRAM");
     if (a->yes && !a->reclaim)
         argp_error(state, "--yes goes with --reclaim");
 }
 
 #define AT(member) offsetof(struct arguments, member)
 static const struct tools_option options[] = {
+    {"device", 0, "NAME", "Experts in the memory of this device of ggml, as EXPERTFS_DEVICE: CUDA0", TOOLS_TEXT,
+     .at = AT(device)},
     {"options", 'o', "OPTIONS", "Options of the mount, as expertfs takes them: budget=8G", TOOLS_CALL,
      .parse = parse_mount_options},
     {"store", 0, "DIR", "Folder of stores and mount points (default: $XDG_DATA_HOME/expertfs)", TOOLS_TEXT,
@@ -86,7 +91,8 @@ static const struct tools_command command = {
         "With PROGRAM, {} in its arguments is the folder of the files, {gguf} the GGUF file in it. A model that fits "
         "into memory is run from its own files. Else llama.cpp takes experts from the store, all else from the GGUF "
         "file; with {}, with -o, or if the model's files are not there, from a mount in a temporary folder. A line "
-        "says which. EXPERTFS_BUDGET sets the memory for experts in the program, also where the model fits.\v"
+        "says which. EXPERTFS_BUDGET sets the memory for experts in the program, also where the model fits; --device "
+        "takes them to a device of ggml, see expertfs-ggml(7).\v"
         "Examples:\n"
         "  expertctl up Qwen/Qwen3-30B-A3B\n"
         "  expertctl up -o budget=16G model/ /mnt\n"
@@ -561,6 +567,8 @@ static int up_run(int argc, char **argv)
             argc = i;
         }
     tools_parse(&command, argc, argv, &a);
+    if (a.device)
+        setenv("EXPERTFS_DEVICE", a.device, 1);
     int refused = check_options(&a);
     if (refused != CTL_OK) {
         free(a.options);

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#define TOGETHER 8 /* most consecutive products with one input that share a request: gate and up */
+#define TOGETHER 8 /* most nodes that are computed together: gate, up, what lies between, and down */
 
 struct backend {
     struct ggml_backend base;
@@ -57,41 +57,58 @@ static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *
            efsg_weight_same_input(v, w) && a->src[2] == b->src[2];
 }
 
+/* The nodes of a graph that have to be computed, from node *at on. Returns their number, at most `most`. index: of each
+ * in the graph. */
+static unsigned next_nodes(struct ggml_cgraph *graph, int at, struct ggml_tensor **nodes, int *index, unsigned most)
+{
+    const int all = efsg_host.graph_n_nodes(graph);
+    unsigned count = 0;
+    for (; at < all && count < most; at++) {
+        struct ggml_tensor *node = efsg_host.graph_node(graph, at);
+        if (!is_work(node))
+            continue;
+        nodes[count] = node;
+        index[count++] = at;
+    }
+    return count;
+}
+
+/* Computes nodes[0], and as many of the next ones as can be computed together with it. *done: their number. */
+static enum ggml_status compute_next(struct backend *b, struct ggml_cgraph *graph, struct ggml_tensor *const *nodes,
+                                     unsigned count, unsigned *done)
+{
+    struct ggml_tensor *node = nodes[0];
+    const struct efsg_weight *w = node->op == GGML_OP_MUL_MAT_ID ? efsg_product_weight(node) : NULL;
+    *done = 1;
+    if (node->op == GGML_OP_GET_ROWS)
+        return efsg_table_rows(b->room.device, &b->room.rows, node);
+    if (!w && efsg_offload_takes(node)) /* its products were computed by the processor */
+        return efsg_graph_node(&b->room, node) == 0 ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    if (!w) {
+        efsg_log(GGML_LOG_LEVEL_ERROR, "%s is no product of experts", node->name);
+        return GGML_STATUS_FAILED;
+    }
+    efsg_populate_remaining(node->src[0]->data);
+    efsg_source_computes(w->source, efsg_tables_bytes(b->room.device, w->source));
+    enum ggml_status status = efsg_offload_compute(&b->room, &b->hints, graph, nodes, count, done);
+    if (status != GGML_STATUS_SUCCESS || *done > 0)
+        return status;
+    /* The same input as nodes[0], so none depends on a product of the group. */
+    for (*done = 1; *done < count && same_experts(node, nodes[*done]) && nodes[*done]->src[1] == node->src[1];)
+        ++*done;
+    return efsg_products(&b->room, &b->hints, nodes, *done, b->threads);
+}
+
 static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph *graph)
 {
-    struct backend *b = backend->context;
     struct ggml_tensor *nodes[TOGETHER];
-    unsigned count = 0;
-    int all = efsg_host.graph_n_nodes(graph);
-    for (int i = 0; i <= all; i++) {
-        struct ggml_tensor *node = i < all ? efsg_host.graph_node(graph, i) : NULL;
-        if (node && !is_work(node))
-            continue;
-        /* The same input as nodes[0], so it does not depend on a product of the group. */
-        bool joins =
-            node && count > 0 && count < TOGETHER && same_experts(nodes[0], node) && node->src[1] == nodes[0]->src[1];
-        if (count > 0 && !joins) {
-            enum ggml_status status = efsg_products(&b->room, &b->hints, nodes, count, b->threads);
-            if (status != GGML_STATUS_SUCCESS)
-                return status;
-            count = 0;
-        }
-        if (!node)
-            break;
-        if (node->op == GGML_OP_GET_ROWS) {
-            enum ggml_status status = efsg_table_rows(b->room.device, &b->room.rows, node);
-            if (status != GGML_STATUS_SUCCESS)
-                return status;
-            continue;
-        }
-        if (node->op != GGML_OP_MUL_MAT_ID || !efsg_product_weight(node)) {
-            efsg_log(GGML_LOG_LEVEL_ERROR, "%s is no product of experts", node->name);
-            return GGML_STATUS_FAILED;
-        }
-        efsg_populate_remaining(node->src[0]->data);
-        struct efsg_source *source = efsg_product_weight(node)->source;
-        efsg_source_computes(source, efsg_tables_bytes(b->room.device, source));
-        nodes[count++] = node;
+    int index[TOGETHER], at = 0;
+    unsigned count, done;
+    while ((count = next_nodes(graph, at, nodes, index, TOGETHER)) > 0) {
+        enum ggml_status status = compute_next(backend->context, graph, nodes, count, &done);
+        if (status != GGML_STATUS_SUCCESS)
+            return status;
+        at = index[done - 1] + 1;
     }
     return GGML_STATUS_SUCCESS;
 }

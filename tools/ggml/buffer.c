@@ -75,6 +75,7 @@ static enum ggml_status buffer_init_tensor(ggml_backend_buffer_t buffer, struct 
         w->routers = b->routers;
         b->weights = w;
         tensor->extra = w;
+        efsg_source_add_weight(b->source, w);
     }
     if (w || efsg_table_is_large(tensor)) {
         efsg_populate_exclude(tensor->data, tensor->nb[2] * (size_t)tensor->ne[2]);

@@ -61,6 +61,19 @@ static const struct {
     {"ggml_new_graph_custom", offsetof(struct efsg_host, new_graph_custom)},
     {"ggml_build_forward_expand", offsetof(struct efsg_host, build_forward_expand)},
 };
+/* For experts in the memory of a device; NULL where the host does not export them. */
+static const struct {
+    const char *name;
+    size_t at;
+} device_calls[] = {
+    {"ggml_backend_dev_count", offsetof(struct efsg_host, dev_count)},
+    {"ggml_backend_dev_get", offsetof(struct efsg_host, dev_get)},
+    {"ggml_gallocr_new", offsetof(struct efsg_host, gallocr_new)},
+    {"ggml_gallocr_free", offsetof(struct efsg_host, gallocr_free)},
+    {"ggml_gallocr_alloc_graph", offsetof(struct efsg_host, gallocr_alloc_graph)},
+    {"ggml_view_3d", offsetof(struct efsg_host, view_3d)},
+    {"ggml_backend_buffer_free", offsetof(struct efsg_host, buffer_free)},
+};
 
 /* Looks up all functions in the library that contains the address `caller` and in its dependencies, which may be loaded
  * without RTLD_GLOBAL. Returns the name of the first missing one; NULL: none is missing. */
@@ -77,9 +90,19 @@ static const char *host_missing(const void *caller)
         if (!call && !missing)
             missing = calls[i].name;
     }
+    for (size_t i = 0; library && i < sizeof(device_calls) / sizeof(device_calls[0]); i++) {
+        void *call = dlsym(library, device_calls[i].name);
+        memcpy((char *)&efsg_host + device_calls[i].at, &call, sizeof(call));
+    }
     if (library)
         dlclose(library);
     return missing;
+}
+
+bool efsg_host_has_devices(void)
+{
+    return efsg_host.dev_count && efsg_host.dev_get && efsg_host.gallocr_new && efsg_host.gallocr_free &&
+           efsg_host.gallocr_alloc_graph && efsg_host.view_3d && efsg_host.buffer_free;
 }
 
 /* ---- kernels of the CPU backend ---- */

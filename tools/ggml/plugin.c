@@ -91,7 +91,7 @@ static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor 
         }
         return false;
     default:
-        return false;
+        return efsg_offload_takes(op);
     }
 }
 

@@ -14,6 +14,7 @@
 
 #include "expertfs-compute.h"
 
+#include <ggml-alloc.h>
 #include <ggml-backend-impl.h>
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
@@ -47,11 +48,21 @@ struct efsg_host {
                                       struct ggml_tensor *ids);
     struct ggml_cgraph *(*new_graph_custom)(struct ggml_context *context, size_t size, bool grads);
     void (*build_forward_expand)(struct ggml_cgraph *graph, struct ggml_tensor *tensor);
+    /* all or none of the functions below: efsg_host_has_devices() */
+    size_t (*dev_count)(void);
+    ggml_backend_dev_t (*dev_get)(size_t index);
+    void (*buffer_free)(ggml_backend_buffer_t buffer);
+    ggml_gallocr_t (*gallocr_new)(ggml_backend_buffer_type_t type);
+    void (*gallocr_free)(ggml_gallocr_t allocator);
+    bool (*gallocr_alloc_graph)(ggml_gallocr_t allocator, struct ggml_cgraph *graph);
+    struct ggml_tensor *(*view_3d)(struct ggml_context *context, struct ggml_tensor *of, int64_t ne0, int64_t ne1,
+                                   int64_t ne2, size_t nb1, size_t nb2, size_t offset);
 };
 extern struct efsg_host efsg_host; /* set by efsg_host_find(), constant from then on */
 
 /* Sets efsg_host. caller: an address in the calling library. False: not a supported ggml, which has been logged. */
 bool efsg_host_find(const void *caller);
+bool efsg_host_has_devices(void); /* whether the host exports what slots in device memory need */
 /* Logs a ggml version that is not supported, if the program is linked with a ggml. */
 void efsg_host_warn(void);
 /* Kernels of the host's CPU backend for a type. */
@@ -298,6 +309,8 @@ struct efsg_buffers {
 void efsg_buffers_init(struct efsg_buffers *room,
                        struct efsg_device *device); /* also counts the backends; any thread */
 void efsg_buffers_free(struct efsg_buffers *room);
+/* Allocates room->own for that many threads. -ENOMEM. */
+errint_t efsg_buffers_threads(struct efsg_buffers *room, unsigned threads);
 /* Whether the device has one backend. Then it may keep requests: one that stops in the middle of a graph holds up no
  * other. Any thread. */
 bool efsg_buffers_alone(const struct efsg_buffers *room);
@@ -315,6 +328,33 @@ struct efsg_graph {
 bool efsg_graph_begin(struct efsg_graph *graph, struct efsg_thread_buffers *own);
 /* Computes the tensor, and frees the graph also on failure. -ENOMEM, -EIO. */
 errint_t efsg_graph_compute(struct efsg_graph *graph, struct ggml_tensor *out);
+/* Computes a node of the host's graph, in host memory, by the CPU backend on the calling thread. -ENOMEM, -EIO. */
+errint_t efsg_graph_node(struct efsg_buffers *room, struct ggml_tensor *node);
+/* Number of uses of a tensor in the whole graph of which this is a part; -1: not known. */
+int efsg_graph_uses(const struct ggml_cgraph *graph, const struct ggml_tensor *tensor);
+
+/* ---- experts in the memory of a device (source.c, offload.c) ---- */
+
+const char *efsg_device_wanted(void); /* EXPERTFS_DEVICE, if it names a device, which may not exist; else NULL */
+/* The device of a source; NULL: none yet. */
+struct efsg_offload;
+struct efsg_offload *efsg_source_offload(struct efsg_source *source);
+/* Sets it, if it is not set yet: then it is released with the source. Returns the one that is set. */
+struct efsg_offload *efsg_source_set_offload(struct efsg_source *source, struct efsg_offload *offload,
+                                             void (*release)(struct efsg_offload *offload));
+/* Adds a weight to those that get slots on the device, if one is wanted, until the first product is computed. */
+void efsg_source_add_weight(struct efsg_source *source, const struct efsg_weight *weight);
+/* Copies of these weights, which the caller frees. NULL: no memory. */
+struct efsg_weight *efsg_source_weights(struct efsg_source *source, uint32_t *count);
+
+/* Whether a node that is no product lies between products of a layer whose experts get slots. */
+bool efsg_offload_takes(const struct ggml_tensor *op);
+/*
+ * Computes nodes[0], a product, on the device, and further ones of `count` that are products of the same experts or lie
+ * between these. Sets *done to their number; 0: the processor has to compute nodes[0]. Blocks. Errors have been logged.
+ */
+enum ggml_status efsg_offload_compute(struct efsg_buffers *room, struct efsg_hints *hints, struct ggml_cgraph *graph,
+                                      struct ggml_tensor *const *nodes, unsigned count, unsigned *done);
 
 /* The weight of a product; NULL: not a product that this backend computes. */
 const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op);

@@ -22,20 +22,6 @@
 #define AHEAD_UNCHOSEN 8    /* the next layer is read ahead if at most 1/8 of this layer's experts are not chosen */
 #define ALONE_NUMBERS 32768 /* up to that many input values are prepared by one thread, faster than waking more */
 
-/* Allocates room->own for that many threads. -ENOMEM. */
-static errint_t alloc_threads(struct efsg_buffers *room, unsigned threads)
-{
-    if (threads <= room->threads)
-        return 0;
-    struct efsg_thread_buffers *own = realloc(room->own, threads * sizeof(*own));
-    if (!own)
-        return -ENOMEM;
-    memset(own + room->threads, 0, (threads - room->threads) * sizeof(*own));
-    room->own = own;
-    room->threads = threads;
-    return 0;
-}
-
 /* ---- on all threads ---- */
 
 /* Records the first error and wakes waiting threads. Caller holds the lock. */
@@ -232,8 +218,7 @@ static void multiply(struct products *p, const struct block *b, struct efsg_thre
     products_done(p, b->chosen);
 }
 
-/* Reports the routing and submits hints. One thread calls it while the other threads multiply. */
-static void products_hint(const struct products *p, struct efsg_hints *hints)
+void efsg_products_hint(const struct products *p, struct efsg_hints *hints)
 {
     const struct ggml_tensor *ids = p->nodes[0]->src[2], *x = p->nodes[0]->src[1];
     uint32_t chosen[EFS_ROUTING_EXPERTS];
@@ -268,7 +253,7 @@ static void products_run(struct products *p, struct efsg_buffers *room, struct e
                 prepare(p, i, own);
         }
 #pragma omp single nowait
-        products_hint(p, hints);
+        efsg_products_hint(p, hints);
         while (products_next_block(p, &block))
             multiply(p, &block, own);
     }
@@ -307,7 +292,7 @@ enum ggml_status efsg_products(struct efsg_buffers *room, struct efsg_hints *hin
     if (rc == 0)
         rc = pieces = p.kernel->alloc(&p, room);
     if (rc >= 0)
-        rc = alloc_threads(room, (unsigned)threads);
+        rc = efsg_buffers_threads(room, (unsigned)threads);
     if (rc == 0)
         rc = products_begin(&p, room);
     if (rc == 0) {

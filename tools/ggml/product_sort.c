@@ -45,6 +45,19 @@ void efsg_buffers_free(struct efsg_buffers *room)
     free(room->rows.at);
 }
 
+errint_t efsg_buffers_threads(struct efsg_buffers *room, unsigned threads)
+{
+    if (threads <= room->threads)
+        return 0;
+    struct efsg_thread_buffers *own = realloc(room->own, threads * sizeof(*own));
+    if (!own)
+        return -ENOMEM;
+    memset(own + room->threads, 0, (threads - room->threads) * sizeof(*own));
+    room->own = own;
+    room->threads = threads;
+    return 0;
+}
+
 int32_t efsg_id_at(const struct ggml_tensor *ids, size_t slot, size_t token)
 {
     int32_t id;

@@ -23,6 +23,10 @@ struct efsg_source {
     char path[4096];
     uint64_t device; /* of path, when it was opened: another mount there is another source */
     struct efs_client *client;
+    _Atomic(struct efsg_offload *) offload; /* NULL: none yet; set once, under source_lock */
+    void (*offload_free)(struct efsg_offload *offload);
+    struct efsg_weight *weights; /* [weight_count], copies, under source_lock; only if a device is wanted */
+    uint32_t weight_count;
     struct efsg_places *places; /* NULL: not known, so that no tensor is the source's */
     unsigned refs;
     bool hinted;              /* prefetch is on */
@@ -50,11 +54,18 @@ static const char *source_budget(void)
     return budget && *budget && strcmp(budget, "auto") != 0 ? budget : NULL;
 }
 
+/* auto takes none, too: no measurement says yet which devices are faster. */
+const char *efsg_device_wanted(void)
+{
+    const char *name = getenv("EXPERTFS_DEVICE");
+    return name && *name && strcmp(name, "none") != 0 && strcmp(name, "auto") != 0 ? name : NULL;
+}
+
 bool efsg_source_fits_memory(uint64_t file_bytes)
 {
     const char *budget = getenv("EXPERTFS_BUDGET");
     struct efsg_open_models models;
-    if (budget && *budget)
+    if ((budget && *budget) || efsg_device_wanted())
         return false;
     efsg_open_models(&models);
     return efs_fits_memory(file_bytes > models.bytes ? file_bytes : models.bytes);
@@ -89,6 +100,48 @@ static bool source_prefetches(struct efsg_source *source, const char *setting)
 struct efs_client *efsg_source_prefetch_client(struct efsg_source *source)
 {
     return source->hinted ? source->client : NULL;
+}
+
+/* ---- experts on a device ---- */
+
+struct efsg_offload *efsg_source_offload(struct efsg_source *source)
+{
+    return atomic_load(&source->offload);
+}
+
+struct efsg_offload *efsg_source_set_offload(struct efsg_source *source, struct efsg_offload *offload,
+                                             void (*release)(struct efsg_offload *offload))
+{
+    struct efsg_offload *none = NULL;
+    pthread_mutex_lock(&source->owner->source_lock);
+    if (atomic_compare_exchange_strong(&source->offload, &none, offload))
+        source->offload_free = release;
+    pthread_mutex_unlock(&source->owner->source_lock);
+    return atomic_load(&source->offload);
+}
+
+void efsg_source_add_weight(struct efsg_source *source, const struct efsg_weight *weight)
+{
+    if (!efsg_device_wanted())
+        return;
+    pthread_mutex_lock(&source->owner->source_lock);
+    struct efsg_weight *more = realloc(source->weights, (source->weight_count + 1) * sizeof(*more));
+    if (more) {
+        source->weights = more;
+        more[source->weight_count++] = *weight;
+    }
+    pthread_mutex_unlock(&source->owner->source_lock);
+}
+
+struct efsg_weight *efsg_source_weights(struct efsg_source *source, uint32_t *count)
+{
+    pthread_mutex_lock(&source->owner->source_lock);
+    *count = source->weight_count;
+    struct efsg_weight *copy = calloc(*count + 1, sizeof(*copy));
+    for (uint32_t i = 0; copy && i < *count; i++)
+        copy[i] = source->weights[i];
+    pthread_mutex_unlock(&source->owner->source_lock);
+    return copy;
 }
 
 struct efs *efsg_source_fs(struct efsg_source *source)
@@ -199,6 +252,9 @@ void efsg_source_put(struct efsg_source *source)
     pthread_mutex_unlock(&source->owner->source_lock);
     if (!last)
         return;
+    if (source->offload)
+        source->offload_free(source->offload);
+    free(source->weights);
     efs_client_close(source->client);
     efsg_places_free(source->places);
     free(source);

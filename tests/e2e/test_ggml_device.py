@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp with libggml-expertfs.so and slots for experts in the memory of fake_device.c, whose copies are delayed:
+logits have the bits of llama.cpp by itself. Few and many slots, store, file in place and mount, biases, experts of two
+matrices, little memory, also in the middle of a graph, a device that fails, two contexts, two models, damage, names of
+no device."""
+from e2e import *
+from test_ggml import PYTHON, SHAPE, client, damage, need_plugin, same
+from test_ggml_kinds import MAKER
+
+FAKE = os.path.join(PLAIN, "tests", "e2e", "libfake-device.so")
+EXPERTS, LAYERS = 16, 4
+
+
+def round_bytes(file):
+    """Bytes of one expert of each layer."""
+    code = """
+import sys, gguf
+print(sum(int(t.n_bytes) // int(t.shape[2]) for t in gguf.GGUFReader(sys.argv[1]).tensors if "_exps.weight" in t.name))
+"""
+    return int(run(PYTHON, "-c", code, file).stdout)
+
+
+def settings(device, file, slots, more):
+    """slots: of each layer; or EXPERTFS_DEVICE_BUDGET."""
+    budget = slots if isinstance(slots, str) else str(slots * round_bytes(file))
+    return {"EXPERTFS_DEVICE": device, "EXPERTFS_DEVICE_BUDGET": budget, **more}
+
+
+def fake(file, slots, *options, device="FAKE0", variables=(), **more):
+    return client(file, "--fake", FAKE, "--no-repack", *options, settings=settings(device, file, slots, dict(variables)), **more)
+
+
+def plain(file, *options, name="plain"):
+    result = client(file, "--no-repack", *options, plugin=None, name=name)
+    return check(f"{os.path.basename(file)}: llama.cpp by itself", result.returncode == 0, result.stderr[-1500:])
+
+
+def counted(what, result, slots):
+    """Checks the counters of a run. Returns the chosen experts in slots, all chosen, the copied ones, and bytes."""
+    text = result.stdout + result.stderr
+    check(f"{what}: {slots} slots", re.search(rf"\b{slots} slots of \d+ experts", text), text[-1500:])
+    found = re.search(r"(\d+) of (\d+) chosen experts were in slots; copied (\d+) in [0-9.]+ s: (\d+) bytes", text)
+    if not check(f"{what}: counters", found, text[-1500:]):
+        return (0, 0, 0, 0)
+    hits, chosen, copied, size = map(int, found.groups())
+    check(f"{what}: the counters add up", hits + copied == chosen, found.group())
+    return hits, chosen, copied, size
+
+
+def ways(model, store):
+    """Store, file in place and mount, and two contexts, with copies that are delayed."""
+    options = ("--prompts", "1,40,700")
+    plain(model, *options)
+    for what, source, slots in (("a store", store, 1), ("a store", store, 6), ("in place", model, 6), ("in place", model, EXPERTS)):
+        result = fake(model, slots, *options, store=source)
+        same(f"{what}, {slots} slots", result, "out", "plain")
+        counts = counted(f"{what}, {slots} slots", result, slots)
+        if slots == EXPERTS:
+            check(f"{what}: each expert is copied once", 0 < counts[2] <= EXPERTS * LAYERS and
+                  counts[3] == counts[2] * round_bytes(model) // LAYERS, str(counts))
+    one = fake(model, 6, "--prompts", "1", "--tokens", "8", store=model)
+    hits, chosen, _, _ = counted("one token at a time", one, 6)
+    check("gate, up and down are one call", chosen == 9 * LAYERS * 4, str(chosen))
+    check("some experts are found in slots", hits > 0, str(hits))
+    same("two contexts", fake(model, 6, *options, "--contexts", "2", store=model), "out", "plain")
+    same("hints", fake(model, 6, *options, store=model, prefetch="on", budget="64M"), "out", "plain")
+    same("hardly any memory here", fake(model, 6, *options, store=store, budget="32M"), "out", "plain")
+    if os.path.exists("/dev/fuse") and (os.geteuid() == 0 or shutil.which("fusermount3")):
+        mount = Mount(store, "budget=64M")
+        same("a mount", fake(mount / os.path.basename(model), 6, *options), "out", "plain")
+        two_models(model, mount)
+        mount.stop()
+    else:
+        note("left out: a mount needs /dev/fuse, and root or fusermount3")
+
+
+def two_models(model, mount):
+    """Two models of one process share the device, each with slots of its own."""
+    other = os.path.join(make_model("other", *SHAPE, "--seed=7"), "model.gguf")
+    second = Mount(other, "budget=64M")
+    prompts = ("--prompts", "1,40")
+    if plain(model, *prompts, name="one") and plain(other, *prompts, name="two"):
+        result = fake(mount / os.path.basename(model), str(6 * round_bytes(model)), *prompts, "--also", second / "model.gguf",
+                      scratch("also.npz"))
+        same("two models, the first", result, "out", "one")
+        same("two models, the second", result, "also", "two")
+        check("two models: slots for each", len(re.findall("6 slots of 16 experts", result.stderr)) >= 2, result.stderr[-1500:])
+    second.stop()
+
+
+def faults(model, store):
+    """Memory that lacks at the start, or in the middle of a graph; a device that fails; damage; names."""
+    options = ("--prompts", "1,40")
+    plain(model, *options)
+    room = 6 * round_bytes(model)
+
+    def tried(what, said, slots=6, variables=(), **more):
+        result = fake(model, slots, *options, variables=variables, store=model, **more)
+        same(what, result, "out", "plain")
+        check(f"{what}: said", said in result.stderr, result.stderr[-1500:])
+        return result
+
+    tried("less memory than the budget", "4 slots of 16", variables={"FAKE_MEMORY": str(room - 1000)})
+    result = tried("memory ends in a graph", "6 slots of 16", variables={"FAKE_MEMORY": str(room + 100)})
+    check("memory ends in a graph: fewer slots", "4 slots of 16" in result.stderr, result.stderr[-1500:])
+    tried("an automatic budget", "5 slots of 16", "auto", variables={"FAKE_MEMORY": str(room + (2 << 20))})
+    tried("no memory", "the processor computes experts", variables={"FAKE_MEMORY": "1000000"})
+    tried("no memory in a graph", "the processor computes experts", 1, variables={"FAKE_MEMORY": str(round_bytes(model) + 100)})
+    for graph in ("1", "30"):
+        tried(f"graph {graph} fails", "the processor computes experts from now on", variables={"FAKE_FAIL": graph})
+    tried("a budget below one expert", "less than one expert of each layer", "1000")
+    tried("a budget that is no size", "EXPERTFS_DEVICE_BUDGET=much is no size", "much")
+    tried("no such device", "EXPERTFS_DEVICE=CUDA7: no such device; ggml has FAKE0", device="CUDA7")
+    tried("the processor is no device", "EXPERTFS_DEVICE=CPU: no such device", device="CPU")
+    result = fake(model, 6, *options, store=model, device="none")
+    same("none", result, "out", "plain")
+    check("none: no slots", "slots of" not in result.stderr, result.stderr[-1500:])
+    text = fake(model, 6, *options, store=damage(store))
+    check("damage: the decode fails, with the expert", text.returncode == 1 and "decode failed" in text.stdout and
+          "cannot be had" in text.stderr, text.stdout[-500:] + text.stderr[-500:])
+
+
+def families():
+    """Biases and a clamped SwiGLU, computed by the processor between two calls; experts of two matrices."""
+    for family, options in (("gpt-oss", ()), ("nomic-bert-moe", ("--embeddings",))):
+        model = scratch(family + ".gguf")
+        made = run(PYTHON, MAKER, family, model)
+        if check(f"{family}: made", made.returncode == 0, made.stderr[-1000:]) and plain(model, "--prompts", "7,64", *options):
+            result = fake(model, 5, "--prompts", "7,64", *options, store=model)
+            same(f"{family}, 5 slots", result, "out", "plain")
+            counted(f"{family}, 5 slots", result, 5)
+
+
+def main():
+    need_plugin()
+    if not os.path.exists(FAKE):
+        skip("llama-cpp-python is not installed (tools/setup-python runtimes)")
+    folder = make_model("model", *SHAPE)
+    model, store = os.path.join(folder, "model.gguf"), make_store(folder)
+    ways(model, store)
+    faults(model, store)
+    families()
+    done()
+
+
+if __name__ == "__main__":
+    main()

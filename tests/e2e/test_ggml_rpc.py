@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp with libggml-expertfs.so and slots for experts in the memory of a server of ggml's RPC backend on the
+loopback interface, which this process cannot reach: logits have the bits of those with all experts in that memory by
+ggml itself, for each type. Adapters, --cpu-moe, and a lost server."""
+import atexit
+import socket
+
+from e2e import *
+from test_ggml import CLIENT, PYTHON, SHAPE, client, need_plugin, same
+from test_ggml_device import counted, plain, settings
+from test_ggml_quant import TYPES, quantised
+
+SERVER = os.path.join(os.path.dirname(CLIENT), "ggml_server.py")
+
+
+def library():
+    """ggml's RPC backend, of the version of llama-cpp-python."""
+    with open(os.path.join(os.path.dirname(CLIENT), "requirements-runtimes.txt")) as file:
+        version = re.search(r"^llama-cpp-python==(\S+)", file.read(), re.M).group(1)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(cache, "expertfs", f"ggml-{version}", "libggml-rpc.so")
+
+
+class Server:
+    """A server; its device is RPC0."""
+
+    def __init__(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.process = subprocess.Popen([PYTHON, SERVER, library(), str(self.port)], stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL)
+        atexit.register(self.stop)
+        check("the server runs", wait_until(self.answers, 60) and self.process.poll() is None)
+
+    def answers(self):
+        with socket.socket() as probe:
+            return self.process.poll() is not None or probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def remote(server, file, slots, *options, **more):
+    variables = settings("RPC0", file, slots, {"GGML_RPC": library()})
+    return client(file, "--rpc", f"127.0.0.1:{server.port}", "--no-repack", *options, settings=variables, **more)
+
+
+def stock(server, file, *options, name="stock"):
+    """All experts in the device's memory, by ggml."""
+    result = client(file, "--rpc", f"127.0.0.1:{server.port}", "--on-device", "--no-repack", *options, plugin=None, name=name,
+                    settings={"GGML_RPC": library()})
+    return check(f"{os.path.basename(file)}: ggml with all experts on the device", result.returncode == 0, result.stderr[-1500:])
+
+
+def one_type(server, what, model, store):
+    """More slots than a token chooses, and fewer than a prompt does."""
+    options = ("--prompts", "1,40", "--tokens", "3")
+    if stock(server, model, *options):
+        result = remote(server, model, 6, *options, store=store)
+        same(f"{what}, 6 slots", result, "out", "stock")
+        counted(f"{what}, 6 slots", result, 6)
+
+
+def adapters(server, model):
+    """Products of an adapter (LoRA) are ggml's; --cpu-moe; and the server is lost."""
+    adapter = scratch("lora.gguf")
+    made = run(PYTHON, "-c", "import sys; sys.path.insert(0, sys.argv[1]); import ggml_lora; ggml_lora.make(*sys.argv[2:])",
+               os.path.dirname(CLIENT), model, adapter)
+    if check("LoRA: made", made.returncode == 0, made.stderr[-1000:]):
+        plain(model, "--prompts", "7,40", "--lora", adapter, name="lora")
+        same("LoRA", remote(server, model, 6, "--prompts", "7,40", "--lora", adapter, store=model), "out", "lora")
+    plain(model, "--prompts", "7,40")
+    same("--cpu-moe", remote(server, model, 6, "--prompts", "7,40", "--cpu-moe", store=model), "out", "plain")
+    running = remote(server, model, 6, "--wait", store=model, start=True)
+    begun = any(line == "begun\n" for line in iter(running.stdout.readline, ""))
+    server.stop()
+    try:
+        text, _ = running.communicate("\n", timeout=120)
+        check("the server is lost: ggml ends the program, with a message", begun and running.returncode != 0 and "RPC server" in text,
+              text[-1500:])
+    except subprocess.TimeoutExpired:
+        running.kill()
+        check("the server is lost: nothing hangs", False)
+
+
+def main():
+    """All types of expertfs-ggml(7)."""
+    need_plugin()
+    if not os.path.exists(library()):
+        skip("ggml's RPC backend is not built: tools/setup-python runtimes")
+    source = os.path.join(make_model("model", *SHAPE), "model.gguf")
+    server = Server()
+    q4 = None
+    for ftype in TYPES:
+        model = quantised(source, ftype)
+        if model:
+            one_type(server, ftype, model, make_store(model))
+        q4 = q4 or model
+    one_type(server, "BF16", source, make_store(source))
+    halves = os.path.join(make_model("halves", *SHAPE, "--dtype", "f16"), "model.gguf")
+    one_type(server, "F16", halves, make_store(halves))
+    if q4:
+        adapters(server, q4)
+    server.stop()
+    done()
+
+
+if __name__ == "__main__":
+    main()
