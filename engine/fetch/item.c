@@ -121,16 +121,6 @@ void efs_item_set(struct efs_request_item *item, enum efs_item_state state, erri
     pthread_mutex_unlock(&item->request->lock);
 }
 
-/* Reports an item of another process: READY, then held until efs_client_drop(), or FAILED. */
-static void item_export(struct efs_request_item *item, errint_t error)
-{
-    struct efs_request *request = item->request;
-    efs_item_set(item, error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY, error);
-    request->arrived(item->arg, error, error < 0 ? NULL : &request->base, (uint32_t)(item - request->items));
-    if (error < 0)
-        efs_request_unref(request);
-}
-
 /* Completes an item of this process: READY, or FAILED with this error; it then holds nothing. */
 static void item_complete(struct efs_request_item *item, errint_t error)
 {
@@ -151,17 +141,23 @@ static void item_complete(struct efs_request_item *item, errint_t error)
     efs_request_unref(request);
 }
 
-/* Answers an item; it was loaded, or load_error says why not. May free the request. */
+/* Answers an item; it was loaded, or load_error says why not. One of another process is READY until efs_client_drop(),
+ * or FAILED. May free the request. */
 static void item_answer(struct efs_request_item *item)
 {
-    struct efs *fs = item->request->fs;
+    struct efs_request *request = item->request;
+    struct efs *fs = request->fs;
     errint_t error = item->load_error;
     efs_count(fs->stats, lease_errors, item->form == EFS_FORM_FULL && error < 0);
     efs_count(fs->stats, coded_errors, item->form == EFS_FORM_CODED && error < 0);
-    if (item->request->arrived)
-        item_export(item, error);
-    else
+    if (request->arrived) {
+        efs_item_set(item, error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY, error);
+        request->arrived(item->arg, error, error < 0 ? NULL : &request->base, (uint32_t)(item - request->items));
+        if (error < 0)
+            efs_request_unref(request);
+    } else {
         item_complete(item, error);
+    }
     efs_in_flight_end(fs);
 }
 
@@ -198,12 +194,20 @@ static void fill_answer(struct efs *fs, uint32_t expert, struct efs_request_item
     }
 }
 
-static void item_filled(struct efs_request_item *item)
+void efs_item_loaded(struct efs_request_item *item)
 {
     struct efs *fs = item->request->fs;
     struct efs_memfile *memfile = item->memfile;
     errint_t error = item->load_error;
     bool from_disk = item->from_disk, fresh = !memfile || !memfile->populated;
+    if (item->form == EFS_FORM_CODED) {
+        efs_count(fs->stats, coded_m, error == 0 && from_disk);
+        efs_count(fs->stats, coded_c, error == 0 && !from_disk);
+        if (error < 0)
+            item_release(item);
+        item_answer(item);
+        return;
+    }
     efs_lock(fs);
     efs_extents_put_used_up(fs);
     assert(!memfile || memfile->kind != EFS_MEMFILE_EXPORTED); /* the fill has just written it */
@@ -219,23 +223,4 @@ static void item_filled(struct efs_request_item *item)
     efs_count(fs->stats, leases_m, error == 0 && from_disk);
     efs_count(fs->stats, leases_c, error == 0 && !from_disk);
     efs_unlock(fs);
-}
-
-static void item_coded_loaded(struct efs_request_item *item)
-{
-    struct efs *fs = item->request->fs;
-    errint_t error = item->load_error;
-    efs_count(fs->stats, coded_m, error == 0 && item->from_disk);
-    efs_count(fs->stats, coded_c, error == 0 && !item->from_disk);
-    if (error < 0)
-        item_release(item);
-    item_answer(item);
-}
-
-void efs_item_loaded(struct efs_request_item *item)
-{
-    if (item->form == EFS_FORM_FULL)
-        item_filled(item);
-    else
-        item_coded_loaded(item);
 }

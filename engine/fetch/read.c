@@ -239,17 +239,6 @@ static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t fil
     step->walk->ahead_until = at;
 }
 
-/* Pins the part's expert in the full pool, and returns the address of the object's bytes. NULL: not READY, or the
- * expert's file does not contain the object; nothing is pinned. */
-static const uint8_t *range_pin(struct efs *fs, const struct part *p)
-{
-    if (!fs->options.full_pool || p->group >= fs->store->expert_count)
-        return NULL;
-    uint64_t at = efs_view_expert_offset(&fs->view, p->group, efs_extent(fs, p->span.extent)->object);
-    const uint8_t *data = at == UINT64_MAX ? NULL : efs_full_pin(fs, p->group);
-    return data ? data + at : NULL;
-}
-
 /* Whether to read the part without loading its extent: it is in the first, or at the end in the last, 1/PARTIAL_SHARE
  * of an expert's extent, of another expert than the adjacent part of a request of at least AROUND_BYTES: the kernel
  * then probably read around bytes of that expert. A reader that continues into this expert starts a later request in
@@ -319,16 +308,22 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
 /* Requests parts in order. Parts that are not loaded by way of the chunk pool are appended to the lists. */
 static void read_request(struct efs *fs, struct parts *parts, const struct efs_step *step, struct served *served)
 {
-    const uint8_t *data = NULL;
+    const uint8_t *data = NULL; /* of the object in the full pool, while its expert is READY there and pinned */
     for (struct part *p = parts->head, *next; p; p = next) {
         next = p->next;
+        bool of_expert = p->group < fs->store->expert_count;
         if (p->range_bytes) {
             /* scans do not count as uses, nor reads for a page cache that keeps the pages */
-            if (p->group < fs->store->expert_count && step->pace != EFS_PACE_SCAN && !p->read->stays)
+            if (of_expert && step->pace != EFS_PACE_SCAN && !p->read->stays)
                 efs_use_bytes(fs, p->group, p->range_bytes);
-            data = range_pin(fs, p);
-            efs_count(fs->stats, reads_f, data != NULL);
+            uint64_t at = UINT64_MAX; /* the expert's file does not contain the object */
+            if (of_expert && fs->options.full_pool)
+                at = efs_view_expert_offset(&fs->view, p->group, efs_extent(fs, p->span.extent)->object);
+            data = at == UINT64_MAX ? NULL : efs_full_pin(fs, p->group);
             p->pinned = data != NULL;
+            if (data)
+                data += at;
+            efs_count(fs->stats, reads_f, p->pinned);
         }
         struct read *r = p->read;
         uint32_t group = p->group;

@@ -83,27 +83,7 @@ bool efs_full_is_short(const struct efs *fs, uint64_t need)
                        fs->account.budget_bytes;
 }
 
-/* Nothing has to be evicted to find that out. */
-static bool items_are_short(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
-{
-    uint64_t need = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (items[i].waiting && items[i].form == EFS_FORM_FULL)
-            need += efs_full_missing_bytes(fs, items[i].expert);
-    return efs_full_is_short(fs, need);
-}
-
 /* ---- all items ---- */
-
-/* Bytes that the items add to the coded experts that are pinned. */
-static uint64_t coded_added_bytes(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (items[i].waiting && items[i].form == EFS_FORM_CODED && !fs->leases->at[items[i].expert].coded_pins)
-            bytes += efs_item_bytes(fs, &items[i]);
-    return bytes;
-}
 
 static void items_unreserve(struct efs *fs, struct efs_request_item *items, uint32_t count)
 {
@@ -125,13 +105,19 @@ static void items_unreserve(struct efs *fs, struct efs_request_item *items, uint
 static errint_t items_reserve(struct efs *fs, struct efs_request_item *items, uint32_t count)
 {
     errint_t rc = 0;
-    uint64_t pinned = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED], added = coded_added_bytes(fs, items, count);
-    if (added && pinned && pinned + added > efs_budget_coded(fs))
-        return -ENOMEM;
+    uint64_t pinned = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED], coded = 0, full = 0; /* bytes that are added */
     for (uint32_t i = 0; i < count; i++)
-        if (items[i].waiting && items[i].form == EFS_FORM_FULL)
-            full_lease_ready(fs, &items[i]);
-    if (items_are_short(fs, items, count))
+        if (items[i].waiting && items[i].form == EFS_FORM_CODED && !fs->leases->at[items[i].expert].coded_pins)
+            coded += efs_item_bytes(fs, &items[i]);
+    if (coded && pinned && pinned + coded > efs_budget_coded(fs))
+        return -ENOMEM;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!items[i].waiting || items[i].form != EFS_FORM_FULL)
+            continue;
+        full_lease_ready(fs, &items[i]);
+        full += efs_full_missing_bytes(fs, items[i].expert);
+    }
+    if (efs_full_is_short(fs, full)) /* nothing has to be evicted to find that out */
         return -ENOMEM;
     /* Memory files first. The chunk pool grows rather than evict what it has: of memory that a segment was retired for,
      * it would take a segment again, and the request would wait for its own retirement for ever. */
