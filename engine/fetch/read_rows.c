@@ -2,7 +2,7 @@
 /*
  * read_rows.c - rows of a table of a plain store, by pages: fragments (cache/fragment.h) are the cache of rows. A batch
  * takes the lock once for each EFS_LOCKED_COPY_MAX bytes of its rows, and of the pages that it reads, and wakes the I/O
- * thread once; a read of its own for each row (slot.c) takes some ten microseconds of wake-ups more.
+ * thread once. One read for each row (slot.c) would add some ten microseconds of wake-ups.
  */
 #include "fetch.h"
 #include "fragment.h"
@@ -88,7 +88,7 @@ static bool row_copy(struct efs *fs, const struct row *row, size_t bytes)
     return true;
 }
 
-/* Copies the rows that are in fragments. Returns the reads of the other rows in a list. */
+/* Copies the rows that are in fragments. Returns a list of the reads of the missing rows. */
 static struct efs_io *look_up(struct efs *fs, struct row *rows, uint32_t count, size_t bytes, struct batch *batch)
 {
     struct efs_io *first = NULL;

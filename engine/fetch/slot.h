@@ -46,9 +46,11 @@ struct efs_slot {
     bool from_disk; /* of the read: some page was read from the store */
     _Atomic uint32_t pending;
     _Atomic errint_t error;
-    /* Of a small read: the part of the shard that is needed. */
-    bool located;                  /* range has the code, whose pages are in the slot */
-    size_t elements, first, count; /* of the shard; those that the bytes touch */
+    /* Of a small read: the parts of the shard that it needs. */
+    const struct efs_disk_shard *shard;
+    bool located; /* range has the code, whose pages are in the slot */
+    enum efs_format format;
+    size_t width, elements, first, count; /* bytes of an element; elements of the shard; those that the bytes touch */
     size_t head_bytes;
     struct efs_cascade_range range;
     uint32_t head, code, sm; /* the first page of each in the slot */

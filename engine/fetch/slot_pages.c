@@ -25,22 +25,12 @@ bool efs_small_serves(const struct efs *fs, uint32_t extent, uint32_t object, ui
     return true;
 }
 
-static const struct efs_disk_shard *shard_of(const struct efs_slot *slot)
-{
-    return &slot->fs->store->shards[slot->piece.shard];
-}
-
-static enum efs_format format_of(const struct efs_slot *slot)
-{
-    return (enum efs_format)slot->fs->store->objects[slot->piece.object].format;
-}
-
 /* ---- piece ---- */
 
 /* Adds the pages of the store with bytes [begin, end) of a chunk; *at: the first of them. false: the slot is full. */
 static bool add_pages(struct efs_slot *slot, bool sm, uint64_t begin, uint64_t end, uint32_t *at)
 {
-    const struct efs_disk_shard *s = shard_of(slot);
+    const struct efs_disk_shard *s = slot->shard;
     uint64_t offset = sm ? s->sm_offset : s->e_offset, page = efs_page_down(offset + begin) / EFS_ALIGN;
     uint64_t pages = efs_page_span(offset + begin, offset + end) / EFS_ALIGN;
     if (pages > EFS_SLOT_PAGES - slot->page_count)
@@ -55,17 +45,20 @@ bool efs_slot_pages_begin(struct efs_slot *slot)
 {
     const struct efs_store *store = slot->fs->store;
     const struct efs_piece *p = &slot->piece;
-    const size_t width = efs_format_bytes(format_of(slot));
+    const struct efs_disk_object *object = &store->objects[p->object];
+    slot->shard = &store->shards[p->shard];
     slot->page_count = slot->looked_up = 0;
-    slot->located = shard_of(slot)->codec == EFS_CODEC_NONE;
+    slot->located = slot->shard->codec == EFS_CODEC_NONE;
     if (slot->located)
         return add_pages(slot, true, p->in, p->in + p->bytes, &slot->sm);
-    slot->elements = efs_store_shard_elements(store, &store->objects[p->object], p->shard);
-    slot->first = (size_t)(p->in / width);
-    slot->count = (size_t)((p->in % width + p->bytes + width - 1) / width);
-    size_t most = efs_cascade_head_bytes(slot->elements), all = shard_of(slot)->e_bytes;
+    slot->format = (enum efs_format)object->format;
+    slot->width = efs_format_bytes(slot->format);
+    slot->elements = efs_store_shard_elements(store, object, p->shard);
+    slot->first = (size_t)(p->in / slot->width);
+    slot->count = (size_t)((p->in % slot->width + p->bytes + slot->width - 1) / slot->width);
+    size_t most = efs_cascade_head_bytes(slot->elements), all = slot->shard->e_bytes;
     slot->head_bytes = most < all ? most : all;
-    efs_cascade_locate_sm(format_of(slot), slot->elements, slot->first, slot->count, &slot->range);
+    efs_cascade_locate_sm(slot->format, slot->elements, slot->first, slot->count, &slot->range);
     return add_pages(slot, false, 0, slot->head_bytes, &slot->head) &&
            add_pages(slot, true, slot->range.sm_begin, slot->range.sm_end, &slot->sm);
 }
@@ -82,7 +75,7 @@ static uint32_t find_page(const struct efs_slot *slot, struct efs_fragment_key k
 
 static struct efs_check_place check_of(const struct efs_slot *slot, const struct efs_slot_page *page)
 {
-    return efs_check_at(shard_of(slot), page->key.chunk & 1, page->key.page * EFS_ALIGN);
+    return efs_check_at(slot->shard, page->key.chunk & 1, page->key.page * EFS_ALIGN);
 }
 
 static struct efs_fragment_key checks_key(const struct efs_check_place *place)
@@ -119,7 +112,7 @@ static bool look_up(struct efs_slot *slot)
 
 static const uint8_t *head_of(const struct efs_slot *slot)
 {
-    return efs_slot_page(slot, slot->head) + shard_of(slot)->e_offset % EFS_ALIGN;
+    return efs_slot_page(slot, slot->head) + slot->shard->e_offset % EFS_ALIGN;
 }
 
 static bool head_is_here(const struct efs_slot *slot)
@@ -132,7 +125,7 @@ static bool head_is_here(const struct efs_slot *slot)
 
 static bool locate(const struct efs_slot *slot, size_t first, size_t count, struct efs_cascade_range *range)
 {
-    return efs_cascade_locate(format_of(slot), head_of(slot), slot->head_bytes, shard_of(slot)->e_bytes, slot->elements,
+    return efs_cascade_locate(slot->format, head_of(slot), slot->head_bytes, slot->shard->e_bytes, slot->elements,
                               first, count, range) == 0;
 }
 
@@ -180,7 +173,7 @@ bool efs_slot_pages_check(const struct efs_slot *slot)
 static bool decode_elements(const struct efs_slot *slot, size_t first, size_t count, uint8_t *dst,
                             struct efs_codec_scratch *scratch)
 {
-    const struct efs_disk_shard *s = shard_of(slot);
+    const struct efs_disk_shard *s = slot->shard;
     const struct efs_cascade_range *all = &slot->range;
     struct efs_cascade_range range;
     void *memory = efs_codec_memory(scratch);
@@ -188,7 +181,7 @@ static bool decode_elements(const struct efs_slot *slot, size_t first, size_t co
         return false;
     const uint8_t *code = efs_slot_page(slot, slot->code) + (s->e_offset + all->code_begin) % EFS_ALIGN;
     const uint8_t *sm = efs_slot_page(slot, slot->sm) + (s->sm_offset + all->sm_begin) % EFS_ALIGN;
-    return efs_cascade_merge_range(format_of(slot), head_of(slot), slot->head_bytes, s->e_bytes,
+    return efs_cascade_merge_range(slot->format, head_of(slot), slot->head_bytes, s->e_bytes,
                                    code + (range.code_begin - all->code_begin), sm + (range.sm_begin - all->sm_begin),
                                    first, count, dst, memory) == 0;
 }
@@ -197,10 +190,10 @@ static bool decode_elements(const struct efs_slot *slot, size_t first, size_t co
 bool efs_slot_pages_decode(const struct efs_slot *slot, struct efs_codec_scratch *scratch)
 {
     const struct efs_piece *p = &slot->piece;
-    const size_t width = efs_format_bytes(format_of(slot));
+    const size_t width = slot->width;
     uint8_t *dst = slot->read->dst + slot->done, one[8];
-    if (shard_of(slot)->codec == EFS_CODEC_NONE) {
-        memcpy(dst, efs_slot_page(slot, slot->sm) + (shard_of(slot)->sm_offset + p->in) % EFS_ALIGN, p->bytes);
+    if (slot->shard->codec == EFS_CODEC_NONE) {
+        memcpy(dst, efs_slot_page(slot, slot->sm) + (slot->shard->sm_offset + p->in) % EFS_ALIGN, p->bytes);
         return true;
     }
     size_t at = slot->first, skip = (size_t)(p->in % width);
