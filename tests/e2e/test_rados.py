@@ -91,6 +91,25 @@ if check("in the background", result.returncode == 0 and is_mounted(scratch("bac
         check(f"expertctl {words[0]}", result.returncode == 0 and ADDRESS in result.stdout, (result.stdout, result.stderr))
     check("expertctl down", ctl("down", scratch("background")).returncode == 0)
 
+print("-- expertctl up")
+os.environ["XDG_DATA_HOME"] = scratch("data")
+mnt = scratch("up")
+result = ctl("up", "-o", OPTIONS, ADDRESS, mnt)
+check("up", result.returncode == 0 and f"store: {ADDRESS}" in result.stdout and wrong(mnt) == [], result)
+result = ctl("up", ADDRESS)
+check("again: the mount that there is", result.returncode == 0 and f"model on {mnt}" in result.stdout, result)
+check("down", ctl("down", mnt).returncode == 0)
+result = ctl("up", "-o", OPTIONS, ADDRESS, "--", "sh", "-c", 'sha256sum "$1"/*.safetensors', "sh", "{}")
+sums = run("sh", "-c", 'sha256sum "$1"/*.safetensors', "sh", model).stdout
+check("a program on a mount", result.returncode == 0 and [line.split()[0] for line in result.stdout.splitlines()] ==
+      [line.split()[0] for line in sums.splitlines()], result)
+result = ctl("up", ADDRESS)
+check("a folder of its own", result.returncode == 0 and f"model on {scratch('data')}/expertfs/model" in result.stdout, result)
+check("down by its name", ctl("down", "model").returncode == 0)
+for address in ("rados:pool", "rados:pool/", "rados:pool/..", "rados:pool/.hidden"):
+    check(f"up {address}", one_line(ctl("up", address), "no address of a file"))
+check("up of nothing", one_line(ctl("up", "rados:pool/none"), "no such store"))
+
 print("-- refused, with a reason and a way out")
 for address, text in (("rados:pool/none", "no such store"), ("rados:none/model.efs", "no such pool"), ("rados:pool", "no address in Ceph"),
                       ("rados:/x", "no address in Ceph"), ("rados:pool/", "no address in Ceph"), (f"rados:pool/{'x' * 300}", "no address in Ceph")):

@@ -12,6 +12,7 @@
 #include "stores.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -183,6 +184,23 @@ static errint_t model_by_name(const char *given, const struct places *in, struct
     return rc;
 }
 
+/* A store, or a checkpoint in place, at an address. The daemon finds out what is there. */
+static errint_t model_at_address(const char *given, struct ctl_model *model, struct efs_error *err)
+{
+    char shown[sizeof(model->path)];
+    if ((size_t)snprintf(model->path, sizeof(model->path), "%s", given) >= sizeof(model->path))
+        return efs_fail(err, -ENAMETOOLONG, "%s: %s", given, strerror(ENAMETOOLONG));
+    strcpy(model->store, model->path);
+    strcpy(shown, model->path);
+    efs_hide_secret(shown);
+    const char *name = strrchr(shown, '/');
+    if (!name || !name[1] || name[1] == '.' || strlen(name) > NAME_MAX)
+        return efs_fail(err, -EINVAL, "%s: no address of a file\nhint: expertfs-remote(7)", shown);
+    ctl_store_name(name + 1, model->name, sizeof(model->name));
+    efs_make_printable(model->name, false);
+    return 0;
+}
+
 errint_t ctl_model_find(const char *given, const char *folder, const char *own, struct ctl_model *model,
                         struct efs_error *err)
 {
@@ -191,6 +209,8 @@ errint_t ctl_model_find(const char *given, const char *folder, const char *own, 
     struct ctl_hub hub;
     struct efs_error why;
     *model = (struct ctl_model){.kind = CTL_MODEL_STORE};
+    if (efs_is_address(given) && !ctl_hub_parse(given, &hub))
+        return model_at_address(given, model, err);
     errint_t rc = ctl_mount_check_above(given, err);
     if (rc < 0)
         return rc;

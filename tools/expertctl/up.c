@@ -253,14 +253,18 @@ static char *mount_find(const struct ctl_model *model, const char *at, char *pat
     struct ctl_mounts mounts;
     struct efs_error ignored;
     struct stat store;
-    char *config = NULL;
-    if (stat(model->store, &store) < 0 || ctl_mounts_find(&mounts, &ignored) < 0)
+    char *config = NULL, source[sizeof(model->store)];
+    const bool remote = efs_is_address(model->store);
+    strcpy(source, model->store);
+    efs_hide_secret(source);
+    if ((!remote && stat(model->store, &store) < 0) || ctl_mounts_find(&mounts, &ignored) < 0)
         return NULL;
     for (size_t i = 0; i < mounts.count && !config; i++) {
         const struct ctl_mount *mount = &mounts.mount[i];
-        if (!mount->usable || (at ? strcmp(mount->path, at) != 0 : strcmp(mount->source, model->store) != 0))
+        if (!mount->usable || (at && strcmp(mount->path, at) != 0) ||
+            ((!at || remote) && strcmp(mount->source, source) != 0))
             continue;
-        config = mount_serves(mount->path, model, &store);
+        config = remote ? ctl_mount_probe(mount->path, "config", PROBE_MS) : mount_serves(mount->path, model, &store);
         if (config)
             snprintf(path, room, "%s", mount->path);
     }
@@ -284,7 +288,7 @@ static errint_t mount_run(const struct arguments *a, const struct ctl_model *mod
     if (ctl_program_run(words, mask, false) != 0)
         return -ECHILD;
     const struct timespec now[] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
-    if (!model->in_place)
+    if (!model->in_place && !efs_is_address(model->store))
         utimensat(AT_FDCWD, model->store, now, 0); /* `ls` prints it; fails for another owner */
     return 0;
 }
