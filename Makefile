@@ -195,7 +195,7 @@ $(BUILD)/obj/tests/model/%.o: INC_tests += -Itests/engine
 $(BUILD)/tests/model/test_explore: $(call obj,$(filter-out tests/model/test_%,$(wildcard tests/model/*.c)))
 $(BUILD)/tests/model/test_explore: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc free memcpy \
   efs_memfile_new efs_memfile_free efs_memfile_resize efs_memfile_export efs_memfile_make_window efs_memfile_is_mapped_elsewhere efs_view_expert_header \
-  efs_sys_mmap efs_sys_close efs_sys_madvise efs_sys_mprotect efs_sys_mbind efs_sys_huge_bytes efs_demotion_build efs_items_reserve efs_changed efs_account_take_changed efs_arena_free efs_arena_retire clock_gettime pthread_mutex_lock pthread_mutex_unlock)
+  efs_sys_mmap efs_sys_close efs_sys_madvise efs_sys_mprotect efs_sys_mbind efs_sys_huge_bytes efs_demotion_build efs_items_reserve efs_changed efs_account_take_changed clock_gettime pthread_mutex_lock pthread_mutex_unlock)
 # Tests of the daemon link its objects. expertfs-faults is the daemon with wrapped calls that can be late or fail.
 # The daemon's include paths precede the engine's: headers with the same name are the daemon's.
 $(BUILD)/obj/tests/expertfs/%.o: INC_tests := $(INC_expertfs) $(INC_tests)

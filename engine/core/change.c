@@ -5,6 +5,7 @@
 void efs_changed(struct efs *fs, enum efs_change what)
 {
     fs->deferred.changes.any = true;
+    fs->deferred.changes.flight |= what == EFS_CHANGED_FLIGHT;
     fs->deferred.changes.admission |=
         what == EFS_CHANGED_GROWN || what == EFS_CHANGED_HELD || what == EFS_CHANGED_QUEUE;
 }
@@ -19,6 +20,7 @@ struct efs_changes efs_changes(struct efs *fs)
 
 void efs_changes_undo(struct efs *fs, struct efs_changes before)
 {
-    efs_account_take_changed(&fs->account);
+    bool any = efs_changes(fs).any;
     fs->deferred.changes = before;
+    fs->deferred.changes.any = any; /* other waiters: a failed attempt may have ended references and demotions */
 }

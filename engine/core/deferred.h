@@ -50,6 +50,7 @@ enum efs_change {
 
 struct efs_changes {
     bool any;       /* something has changed since all waiters were retried */
+    bool flight;    /* also a load or a reference has ended */
     bool admission; /* also something that the admission queue may wait for while nothing in flight helps it */
 };
 
@@ -106,8 +107,8 @@ void efs_copy_locked(struct efs *fs, void *to, const void *from, size_t bytes);
 void efs_deferred_init(struct efs_deferred *deferred);
 void efs_changed(struct efs *fs, enum efs_change what);
 struct efs_changes efs_changes(struct efs *fs);
-/* After a failed attempt has put back the memory that it took: that is no reason for another attempt. before:
- * efs_changes() at its start. */
+/* After a failed attempt has put back the memory that it took: that is no reason for another attempt of admission.
+ * before: efs_changes() at its start. */
 void efs_changes_undo(struct efs *fs, struct efs_changes before);
 /* Memory files or a segment were returned to the system: releases bytes of this kind. */
 void efs_return_bytes(struct efs *fs, enum efs_account_kind kind, uint64_t bytes);

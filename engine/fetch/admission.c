@@ -350,8 +350,9 @@ void efs_admission_run(struct efs *fs)
      * recursion would be as deep as the queue is long */
     if (fs->queue_starts || fs->deferred.admitted)
         return;
-    bool due = fs->deferred.changes.admission || fs->leases->awaits_flight || fs->closing;
-    fs->deferred.changes.admission = false;
+    const struct efs_changes *c = &fs->deferred.changes;
+    bool due = c->admission || (fs->leases->awaits_flight && c->flight) || fs->closing;
+    fs->deferred.changes.admission = fs->deferred.changes.flight = false;
     if (!due)
         return;
     uint32_t waiting = fs->items_waiting;
