@@ -168,7 +168,8 @@ static bool parse_hex(const json_t *head, const char *key, char digits[17], uint
     return true;
 }
 
-errint_t efs_rados_head_parse(const char *text, size_t bytes, struct efs_rados_head *head)
+/* Checks an object's bytes, of which nothing is trusted. Sets all but modified. */
+static errint_t head_parse(const char *text, size_t bytes, const char *wanted, struct efs_rados_head *head)
 {
     char digits[17];
     uint64_t number;
@@ -178,7 +179,7 @@ errint_t efs_rados_head_parse(const char *text, size_t bytes, struct efs_rados_h
     const json_int_t object = json_integer_value(json_object_get(json, "object_bytes"));
     const char *format = json_string_value(json_object_get(json, "format"));
     errint_t rc = -EUCLEAN;
-    if (!format || strcmp(format, "expertfs") != 0)
+    if (!format || strcmp(format, wanted) != 0)
         goto out;
     rc = version > 1 ? -EPROTONOSUPPORT : -EUCLEAN;
     /* object_bytes: whole pages; a read of the queue then touches few objects */
@@ -193,26 +194,32 @@ out:
     return rc;
 }
 
-errint_t efs_rados_head_read(struct efs_rados *r, struct efs_rados_head *head, struct efs_error *err)
+errint_t efs_rados_object_read(struct efs_rados *r, const char *name, const char *format, struct efs_rados_head *head)
 {
-    char text[EFS_RADOS_HEAD_BYTES], reason[300];
+    char text[EFS_RADOS_HEAD_BYTES];
     uint64_t bytes = 0;
     time_t modified = 0;
     *head = (struct efs_rados_head){.modified = 0};
-    int rc = r->call.stat(r->io, r->name, &bytes, &modified);
+    int rc = r->call.stat(r->io, name, &bytes, &modified);
     if (rc == 0 && bytes <= sizeof(text))
-        rc = r->call.read(r->io, r->name, text, sizeof(text), 0);
+        rc = r->call.read(r->io, name, text, sizeof(text), 0);
+    if (rc < 0)
+        return rc;
+    head->modified = modified;
+    return bytes > sizeof(text) ? -EUCLEAN : head_parse(text, (size_t)rc, format, head);
+}
+
+errint_t efs_rados_head_read(struct efs_rados *r, struct efs_rados_head *head, struct efs_error *err)
+{
+    char reason[300];
+    errint_t rc = efs_rados_object_read(r, r->name, EFS_RADOS_STORE, head);
     if (rc == -ENOENT)
         return efs_fail(err, rc, "%s: no such store\nhint: `rados -p %s ls` lists the objects of the pool", r->label,
                         r->pool);
-    if (rc < 0)
-        return efs_fail(err, rc, "%s: %s", r->label, efs_rados_reason(rc, reason, sizeof(reason)));
-    errint_t error = bytes > sizeof(text) ? -EUCLEAN : efs_rados_head_parse(text, (size_t)rc, head);
-    if (error == -EPROTONOSUPPORT)
-        return efs_fail(err, error, "%s: a later expertfs wrote it\nhint: use that", r->label);
-    if (error < 0)
-        return efs_fail(err, error, "%s: not a store of expertfs\nhint: `mkexpertfs --copy STORE %s` writes one",
-                        r->label, r->label);
-    head->modified = modified;
-    return 0;
+    if (rc == -EPROTONOSUPPORT)
+        return efs_fail(err, rc, "%s: a later expertfs wrote it\nhint: use that", r->label);
+    if (rc == -EUCLEAN)
+        return efs_fail(err, rc, "%s: not a store of expertfs\nhint: `mkexpertfs --copy STORE %s` writes one", r->label,
+                        r->label);
+    return rc < 0 ? efs_fail(err, rc, "%s: %s", r->label, efs_rados_reason(rc, reason, sizeof(reason))) : 0;
 }

@@ -78,10 +78,15 @@ struct efs_rados_head {
 errint_t efs_rados_connect(const char *address, struct efs_rados *rados, struct efs_error *err);
 /* In a forked child the connection must be left as it is. */
 void efs_rados_close(struct efs_rados *rados);
+/* The `format` of a head, and of the mark NAME.part of a copy or deletion that has not ended. */
+#define EFS_RADOS_STORE "expertfs"
+#define EFS_RADOS_MARK "expertfs-unfinished"
+#define EFS_RADOS_MARK_END ".part"
 /* Reads and checks the head. -ENOENT: there is none; -EUCLEAN: it is no head of a store. */
 errint_t efs_rados_head_read(struct efs_rados *rados, struct efs_rados_head *head, struct efs_error *err);
-/* Checks a head's bytes, of which nothing is trusted. Sets all but modified. */
-errint_t efs_rados_head_parse(const char *text, size_t bytes, struct efs_rados_head *head);
+/* Reads an object with this `format` like a head. Errors without a message. */
+errint_t efs_rados_object_read(struct efs_rados *rados, const char *name, const char *format,
+                               struct efs_rados_head *head);
 /* The name of an object of a store. */
 void efs_rados_oid(char oid[EFS_RADOS_OID_BYTES], const char *id, uint64_t number);
 /* An error of librados as a reason and, where there is one, a hint after a newline. */

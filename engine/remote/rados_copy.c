@@ -52,14 +52,28 @@ static int write_object(const struct efs_rados *r, const char *name, const void 
     return rc;
 }
 
-static int write_head(const struct copy *c, const char *name)
+static int write_head(const struct efs_rados *r, const struct efs_rados_head *head, const char *name,
+                      const char *format)
 {
     char text[512];
     int bytes = snprintf(text, sizeof(text),
-                         "{\"format\": \"expertfs\", \"version\": 1, \"id\": \"%s\", \"bytes\": %" PRIu64
+                         "{\"format\": \"%s\", \"version\": 1, \"id\": \"%s\", \"bytes\": %" PRIu64
                          ", \"object_bytes\": %" PRIu32 ", \"content_hash\": \"%016" PRIx64 "\"}\n",
-                         c->head.id, c->head.bytes, c->head.object_bytes, c->head.content_hash);
-    return write_object(&c->rados, name, text, (size_t)bytes, true);
+                         format, head->id, head->bytes, head->object_bytes, head->content_hash);
+    return write_object(r, name, text, (size_t)bytes, true);
+}
+
+/* NAME.part. -ENAMETOOLONG. */
+static errint_t mark_name(const struct efs_rados *r, char name[EFS_RADOS_NAME_BYTES + 8], struct efs_error *err)
+{
+    const size_t bytes = strlen(r->name), end = strlen(EFS_RADOS_MARK_END);
+    if (bytes >= end && strcmp(r->name + bytes - end, EFS_RADOS_MARK_END) == 0)
+        return efs_fail(err, -EINVAL,
+                        "%s: the ending " EFS_RADOS_MARK_END " marks what is unfinished\nhint: choose "
+                        "another name",
+                        r->label);
+    snprintf(name, EFS_RADOS_NAME_BYTES + 8, "%s" EFS_RADOS_MARK_END, r->name);
+    return 0;
 }
 
 /* ---- the objects ---- */
@@ -141,25 +155,57 @@ static void copy_objects(struct copy *c, efs_progress_fn *progress, void *arg)
 
 /* ---- calls ---- */
 
-static errint_t copy_begin(struct copy *c, struct efs_error *err)
+static errint_t fail(const struct efs_rados *r, int rc, struct efs_error *err)
 {
     char reason[300];
+    return efs_fail(err, rc, "%s: %s", r->label, efs_rados_reason(rc, reason, sizeof(reason)));
+}
+
+/* There is an object of the mark's name. */
+static errint_t fail_marked(struct efs_rados *r, const char *mark, struct efs_error *err)
+{
+    struct efs_rados_head head;
+    if (efs_rados_object_read(r, mark, EFS_RADOS_MARK, &head) == -EUCLEAN)
+        return efs_fail(err, -EEXIST, "%s: the object %s is in the way\nhint: choose another name", r->label, mark);
+    return efs_fail(
+        err, -EEXIST,
+        "%s: a copy to this name, or its deletion, runs or was killed\nhint: `expertctl rm --unfinished %s` "
+        "deletes what a killed one left",
+        r->label, r->label);
+}
+
+static errint_t copy_begin(struct copy *c, struct efs_error *err)
+{
     uint64_t id, bytes;
     time_t modified;
     if (getrandom(&id, sizeof(id), 0) != sizeof(id))
         return efs_fail(err, -EIO, "no random numbers");
     snprintf(c->head.id, sizeof(c->head.id), "%016" PRIx64, id);
+    errint_t error = mark_name(&c->rados, c->part, err);
+    if (error < 0)
+        return error;
     int rc = c->rados.call.stat(c->rados.io, c->rados.name, &bytes, &modified);
     if (rc == 0)
         return efs_fail(err, -EEXIST, "%s: exists\nhint: `expertctl rm %s` deletes it", c->rados.label, c->rados.label);
-    rc = rc == -ENOENT ? write_head(c, c->part) : rc;
+    rc = rc == -ENOENT ? write_head(&c->rados, &c->head, c->part, EFS_RADOS_MARK) : rc;
     if (rc == -EEXIST)
-        return efs_fail(
-            err, rc,
-            "%s: a copy to this name runs, or was killed\nhint: `expertctl rm --unfinished %s` deletes what "
-            "a killed one left",
-            c->rados.label, c->rados.label);
-    return rc < 0 ? efs_fail(err, rc, "%s: %s", c->rados.label, efs_rados_reason(rc, reason, sizeof(reason))) : 0;
+        return fail_marked(&c->rados, c->part, err);
+    return rc < 0 ? fail(&c->rados, rc, err) : 0;
+}
+
+/* Ends the copy: the head, or nothing. Where the pool does not answer, the mark stays. */
+static int copy_end(struct copy *c)
+{
+    const struct efs_rados *r = &c->rados;
+    bool complete = c->failed == 0;
+    int rc = complete ? write_head(r, &c->head, r->name, EFS_RADOS_STORE) : c->failed;
+    bool refused = rc == -EEXIST || rc == -ENOSPC || rc == -EDQUOT || rc == -EPERM || rc == -EACCES;
+    if (complete && rc < 0 && !refused)
+        return rc; /* the head may have been written, or may be yet */
+    if (rc < 0 && remove_objects(r, c->head.id, c->next) < 0)
+        return rc;
+    r->call.remove(r->io, c->part);
+    return rc;
 }
 
 errint_t efs_rados_copy(const struct efs_store *store, const char *address, efs_progress_fn *progress, void *arg,
@@ -176,7 +222,6 @@ errint_t efs_rados_copy(const struct efs_store *store, const char *address, efs_
     c.head.content_hash = info.content_hash;
     c.head.object_bytes = EFS_RADOS_OBJECT_BYTES;
     c.objects = (c.head.bytes + c.head.object_bytes - 1) / c.head.object_bytes;
-    snprintf(c.part, sizeof(c.part), "%s.part", c.rados.name);
     if (rc == 0)
         rc = copy_begin(&c, err);
     if (rc < 0) {
@@ -184,29 +229,30 @@ errint_t efs_rados_copy(const struct efs_store *store, const char *address, efs_
         return rc;
     }
     copy_objects(&c, progress, arg);
-    if (c.failed == 0)
-        c.failed = write_head(&c, c.rados.name);
-    if (c.failed < 0)
-        remove_objects(&c.rados, c.head.id, c.next);
-    c.rados.call.remove(c.rados.io, c.part);
-    if (c.failed == -ECANCELED)
+    const int failed = copy_end(&c);
+    if (failed == -ECANCELED)
         rc = efs_fail(err, -ECANCELED, "%s: not copied: interrupted", c.rados.label);
-    else if (c.failed < 0)
-        rc = efs_fail(err, c.failed, "%s: %s", c.reading ? store->path : c.rados.label,
-                      c.failed == -EEXIST ? "was written by another copy meanwhile"
-                                          : efs_rados_reason(c.failed, reason, sizeof(reason)));
+    else if (failed < 0)
+        rc = efs_fail(err, failed, "%s: %s", c.reading ? store->path : c.rados.label,
+                      failed == -EEXIST ? "was written by another copy meanwhile"
+                                        : efs_rados_reason(failed, reason, sizeof(reason)));
     efs_rados_close(&c.rados);
     return rc;
 }
 
-/* The head of the copy that has not ended: NAME.part. */
-static errint_t part_head(struct efs_rados *r, struct efs_rados_head *head, struct efs_error *err)
+/* The head of a store, or its mark if that is to be deleted. */
+static errint_t find(struct efs_rados *r, bool unfinished, struct efs_rados_head *head, struct efs_error *err)
 {
-    struct efs_rados part = *r;
-    if ((size_t)snprintf(part.name, sizeof(part.name), "%s.part", r->name) >= sizeof(part.name))
-        return efs_fail(err, -ENAMETOOLONG, "%s: %s", r->label, strerror(ENAMETOOLONG));
-    errint_t rc = efs_rados_head_read(&part, head, err);
-    return rc == -ENOENT ? efs_fail(err, rc, "%s: nothing is unfinished", r->label) : rc;
+    char mark[EFS_RADOS_NAME_BYTES + 8];
+    if (!unfinished)
+        return efs_rados_head_read(r, head, err);
+    errint_t rc = mark_name(r, mark, err);
+    if (rc < 0)
+        return rc;
+    rc = efs_rados_object_read(r, mark, EFS_RADOS_MARK, head);
+    if (rc == -ENOENT || rc == -EUCLEAN)
+        return efs_fail(err, rc, "%s: nothing is unfinished", r->label);
+    return rc < 0 ? fail(r, rc, err) : 0;
 }
 
 errint_t efs_rados_bytes(const char *address, bool unfinished, uint64_t *bytes, struct efs_error *err)
@@ -215,34 +261,48 @@ errint_t efs_rados_bytes(const char *address, bool unfinished, uint64_t *bytes, 
     struct efs_rados_head head = {.bytes = 0};
     errint_t rc = efs_rados_connect(address, &r, err);
     if (rc == 0)
-        rc = unfinished ? part_head(&r, &head, err) : efs_rados_head_read(&r, &head, err);
+        rc = find(&r, unfinished, &head, err);
     *bytes = head.bytes;
     efs_rados_close(&r);
     return rc;
+}
+
+/* Deletes a store whose mark is written: the head first, so that no reader begins. */
+static int remove_marked(struct efs_rados *r, const struct efs_rados_head *head, const char *mark)
+{
+    struct efs_rados_head now;
+    int rc = efs_rados_object_read(r, r->name, EFS_RADOS_STORE, &now);
+    if (rc == 0 && strcmp(now.id, head->id) == 0)
+        rc = r->call.remove(r->io, r->name);
+    rc = rc == -ENOENT || rc == -EUCLEAN ? 0 : rc;
+    if (rc == 0)
+        rc = remove_objects(r, head->id, (head->bytes + head->object_bytes - 1) / head->object_bytes);
+    return rc == 0 ? r->call.remove(r->io, mark) : rc;
 }
 
 errint_t efs_rados_remove(const char *address, bool unfinished, uint64_t *bytes, struct efs_error *err)
 {
     struct efs_rados r;
     struct efs_rados_head head, whole;
-    char part[EFS_RADOS_NAME_BYTES + 8], reason[300];
+    char mark[EFS_RADOS_NAME_BYTES + 8];
     *bytes = 0;
     errint_t rc = efs_rados_connect(address, &r, err);
     if (rc == 0)
-        rc = unfinished ? part_head(&r, &head, err) : efs_rados_head_read(&r, &head, err);
+        rc = find(&r, unfinished, &head, err);
+    if (rc == 0)
+        rc = mark_name(&r, mark, err);
+    int failed = rc == 0 && !unfinished ? write_head(&r, &head, mark, EFS_RADOS_MARK) : 0;
+    if (failed == -EEXIST)
+        rc = fail_marked(&r, mark, err);
+    else if (failed < 0)
+        rc = fail(&r, failed, err);
     if (rc == 0) {
-        snprintf(part, sizeof(part), "%s.part", r.name);
-        const uint64_t objects = (head.bytes + head.object_bytes - 1) / head.object_bytes;
-        /* a copy that was killed after its head was written has only NAME.part left */
-        bool ended = unfinished && efs_rados_head_read(&r, &whole, NULL) == 0 && strcmp(whole.id, head.id) == 0;
-        int failed = unfinished ? 0 : r.call.remove(r.io, r.name); /* first: no reader begins */
-        if (failed == 0 && !ended)
-            failed = remove_objects(&r, head.id, objects);
-        if (failed == 0 && unfinished)
-            failed = r.call.remove(r.io, part);
+        /* a copy that was killed after its head was written has only its mark left */
+        bool ended = unfinished && efs_rados_object_read(&r, r.name, EFS_RADOS_STORE, &whole) == 0 &&
+                     strcmp(whole.id, head.id) == 0;
+        failed = ended ? r.call.remove(r.io, mark) : remove_marked(&r, &head, mark);
         *bytes = ended ? 0 : head.bytes;
-        if (failed < 0)
-            rc = efs_fail(err, failed, "%s: %s", r.label, efs_rados_reason(failed, reason, sizeof(reason)));
+        rc = failed < 0 ? fail(&r, failed, err) : 0;
     }
     efs_rados_close(&r);
     return rc;

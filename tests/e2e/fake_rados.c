@@ -4,7 +4,8 @@
  * $FAKE_RADOS/POOL, "/" in names of objects is "%" there. Each asynchronous read runs on a thread of its own.
  *
  * $FAKE_RADOS/fault has a fault a line, WHAT OBJECT, where OBJECT is the end of a name: read missing, short, eio, late,
- * silent (until it is cancelled or 2 s have passed: -ETIMEDOUT); write full, slow; connect refused, silent.
+ * silent (until it is cancelled or 2 s have passed: -ETIMEDOUT); write full, slow, lost (it is written, and
+ * -ETIMEDOUT); delete kept (-ETIMEDOUT); connect refused, silent.
  */
 #include "rados.h"
 
@@ -190,6 +191,8 @@ API int rados_remove(void *io, const char *object)
 {
     char path[4096];
     path_of(io, object, path);
+    if (has_fault("kept", path))
+        return -ETIMEDOUT;
     return unlink(path) < 0 ? -errno : 0;
 }
 API void *rados_create_read_op(void)
@@ -254,7 +257,7 @@ API int rados_write_op_operate(void *op, void *io, const char *object, time_t *m
         return rename(part, path) < 0 ? -errno : 0;
     int rc = link(part, path) < 0 ? -errno : 0;
     unlink(part);
-    return rc;
+    return rc == 0 && has_fault("lost", path) ? -ETIMEDOUT : rc;
 }
 API int rados_aio_create_completion2(void *arg, void (*ended)(void *completion, void *arg), void **completion)
 {

@@ -208,9 +208,28 @@ for name in objects():
     if "~" in name:
         os.unlink(os.path.join(pool, name))
 with open(os.path.join(pool, HEAD + ".part"), "w") as file:
-    json.dump(head, file)
+    json.dump({**head, "format": "expertfs-unfinished"}, file)
 check("killed after the head: the store stays", ctl("rm", "-y", "--unfinished", ADDRESS).returncode == 0 and objects() == before and
       ctl("verify", ADDRESS).returncode == 0)
+
+print("-- what is complete is not deleted as unfinished")
+check("no store has the name of a mark", one_line(pack("--copy", store, ADDRESS + ".part"), "marks what is unfinished"))
+with open(os.path.join(pool, "a.part"), "w") as file:
+    json.dump(head, file)  # a store, by another program
+check("a store in the way of a copy", one_line(pack("--copy", store, "rados:pool/a"), "a.part is in the way"))
+check("and of its deletion", one_line(ctl("rm", "-y", "--unfinished", "rados:pool/a"), "nothing is unfinished", False) and
+      ctl("verify", "rados:pool/a.part").returncode == 0)
+os.unlink(os.path.join(pool, "a.part"))
+faults("lost other.efs")
+check("the answer for the head is lost", one_line(pack("-q", "--copy", store, "rados:pool/other.efs"), "no answer in time"))
+check("all of the store is there", ctl("verify", "rados:pool/other.efs").returncode == 0)
+check("rm --unfinished keeps it", ctl("rm", "-y", "--unfinished", "rados:pool/other.efs").returncode == 0 and
+      ctl("verify", "rados:pool/other.efs").returncode == 0)
+faults(f"kept {len(names) - 1:016x}")
+check("a deletion that fails", one_line(ctl("rm", "-y", "rados:pool/other.efs"), "no answer in time"))
+faults()
+check("is found", one_line(ctl("info", "rados:pool/other.efs"), "no such store") and
+      ctl("rm", "-y", "--unfinished", "rados:pool/other.efs").returncode == 0 and objects() == before, objects())
 for words, text in ((("--copy", store, scratch("x.efs")), "is an address"), (("--copy", ADDRESS, "rados:pool/y"), "is a file"),
                     (("--copy", store, "https://localhost/x.efs"), "cannot be written"), (("--copy", "-f", store, "rados:pool/z"), "--force goes with files"),
                     (("--copy", scratch("none.efs"), "rados:pool/z"), "No such file"), (("--copy", model, "rados:pool/z"), "not a store")):
