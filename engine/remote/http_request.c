@@ -323,7 +323,9 @@ void efs_http_request_ended(struct efs_http_request *r, CURLcode code)
         return;
     }
     if (!r->judged) {
-        if (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL)
+        if (r->answer.header_bytes > EFS_ANSWER_HEADER_BYTES)
+            request_fail(r, -EIO, "the server sends more than %u KiB of headers", EFS_ANSWER_HEADER_BYTES >> 10);
+        else if (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL)
             request_fail(r, -EINVAL, "%s", h->curl.easy_strerror(code));
         else
             request_later(r, code);

@@ -98,7 +98,7 @@ result = ctl("up", "-o", OPTIONS, ADDRESS, mnt)
 check("up", result.returncode == 0 and f"store: {ADDRESS}" in result.stdout and wrong(mnt) == [], result)
 result = ctl("up", ADDRESS)
 check("again: the mount that there is", result.returncode == 0 and f"model on {mnt}" in result.stdout, result)
-check("down", ctl("down", mnt).returncode == 0)
+check("status and down by the address", ctl("status", ADDRESS).returncode == 0 and ctl("down", ADDRESS).returncode == 0 and not is_mounted(mnt))
 result = ctl("up", "-o", OPTIONS, ADDRESS, "--", "sh", "-c", 'sha256sum "$1"/*.safetensors', "sh", "{}")
 sums = run("sh", "-c", 'sha256sum "$1"/*.safetensors', "sh", model).stdout
 check("a program on a mount", result.returncode == 0 and [line.split()[0] for line in result.stdout.splitlines()] ==

@@ -57,7 +57,10 @@ static void info_print_text(const char *path, const struct efs_store_info *info,
     char a[32], b[16];
     struct efs_pack_row rows[EFS_PACK_ROWS];
     const char *family = json_string_value(json_object_get(report, "family"));
-    ctl_print_line(stdout, "%s: expertfs store, version %u, %016" PRIx64, path, info->version, info->content_hash);
+    if (info->in_place)
+        ctl_print_line(stdout, "%s: checkpoint, not packed", path);
+    else
+        ctl_print_line(stdout, "%s: expertfs store, version %u, %016" PRIx64, path, info->version, info->content_hash);
     printf("size      %s of %s (%.3f), index %s\n", tools_size_print(info->store_bytes, a, sizeof(a)),
            tools_size_print(info->source_bytes, b, sizeof(b)), ratio(info->store_bytes, info->source_bytes),
            tools_size_print(info->index_bytes, (char[16]){0}, 16));

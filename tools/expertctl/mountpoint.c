@@ -28,7 +28,7 @@ bool ctl_is_mount(const char *path)
     return getxattr(path, CTL_XATTR "answer", NULL, 0) >= 0;
 }
 
-errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_error *err)
+errint_t ctl_store_open(char *path, struct efs_store **store, struct efs_error *err)
 {
     errint_t rc = efs_store_open(path, store, err);
     struct efs_error ignored;
@@ -37,6 +37,7 @@ errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_e
         efs_fail(err, rc, "%s: is a mount; its store is %s\nhint: `expertctl get` and `status` read mounts", path,
                  tools_line_path(config, "store", name, sizeof(name)));
     free(config);
+    efs_hide_secret(path);
     return rc;
 }
 

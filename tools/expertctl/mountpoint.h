@@ -15,8 +15,9 @@
 errint_t ctl_mount_of(const char *given, char **root, struct efs_error *err);
 /* Whether path has the attribute user.expertfs.answer, as the root of a mount has. */
 bool ctl_is_mount(const char *path);
-/* As efs_store_open(); for a mount point the error names the store that it serves. */
-errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_error *err);
+/* As efs_store_open(); for a mount point the error names the store that it serves. Of an address what may be secret is
+ * cut off afterwards. */
+errint_t ctl_store_open(char *path, struct efs_store **store, struct efs_error *err);
 /* The visible mounts of type fuse.expertfs in mountinfo, each once, in the order of mounting. Makes no call on a mount,
  * so it does not block on a daemon. */
 struct ctl_mounts {
