@@ -169,7 +169,7 @@ void efs_prefetcher_print_fill(struct efs *fs, FILE *out)
     static const char *const words[] = {[FILL_OFF] = "off",
                                         [FILL_LATER] = "waits for the first plan",
                                         [FILL_TOO_LARGE] = "off: the plan has no room for all experts, coded",
-                                        [FILL_FULL] = "done: the memory is full",
+                                        [FILL_FULL] = "done: the planned part of the memory is full",
                                         [FILL_DONE] = "done",
                                         [FILL_UNKNOWN] = "waits: the kernel does not report how busy the machine is",
                                         [FILL_SAMPLES] = "waits for a sample of how busy the machine is",

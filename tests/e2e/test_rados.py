@@ -108,6 +108,8 @@ check("a folder of its own", result.returncode == 0 and f"model on {scratch('dat
 check("down by its name", ctl("down", "model").returncode == 0)
 for address in ("rados:pool", "rados:pool/", "rados:pool/..", "rados:pool/.hidden"):
     check(f"up {address}", one_line(ctl("up", address), "no address of a file"))
+result = ctl("up", "http://192.0.2.1/model.efs")
+check("no name on the Hub", one_line(result, "http:// shows and trusts"), result.stderr)
 check("up of nothing", one_line(ctl("up", "rados:pool/none"), "no such store"))
 
 print("-- refused, with a reason and a way out")

@@ -360,7 +360,7 @@ up("a small budget", wide, small, "-o", "budget=40M")
 told = json.loads(ctl("warmup", "--json", small).stdout)
 table = [line.split() for line in open(f"{small}/.expertfs/experts").read().splitlines()]
 state = table[0].index("state")
-check("warmup: a budget that holds a part of the experts", told["warm_state"] == "done: the memory is full" and
+check("warmup: a budget that holds a part of the experts", told["warm_state"] == "done: the planned part of the memory is full" and
       0 < told["experts_in_memory"] < told["experts"] == len(table) - 1 and
       told["experts_in_memory"] == sum(row[state] in "FC" for row in table[1:]), told)
 check("warmup: the setting is the default again", get_warm(small) == "auto", get_warm(small))

@@ -117,7 +117,7 @@ rests(mount)
 check("warm=off: nothing is read", mount.count("warmed_extents") == 0 and mount.fields("predict")["warm_state"] == "off")
 mount.unmount()
 mount = Mount(shared(DEEP)[1], "nostate,warm=always,budget=40M")
-check("a store that does not fit: as much as fits", state_is(mount, "done: the memory is full") and
+check("a store that does not fit: as much as fits", state_is(mount, "done: the planned part of the memory is full") and
       mount.count("warmed_extents") > 0 and mount.count("evictions_c") == 0, mount.control("predict"))
 mount.check_budget()
 mount.unmount()

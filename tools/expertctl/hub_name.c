@@ -35,6 +35,14 @@ static const char *skip_host(const char *given)
     return given;
 }
 
+bool ctl_hub_has_host(const char *address)
+{
+    const char *host = strstr(address, "://");
+    host = host ? host + 3 : address;
+    host += strncmp(host, "www.", 4) == 0 ? 4 : 0;
+    return strncmp(host, "huggingface.co/", 15) == 0 || strncmp(host, "hf.co/", 6) == 0;
+}
+
 /* Takes /blob/REVISION/FILE of an address as @REVISION/FILE; *revision: whether it did. */
 static const char *skip_view(const char *rest, bool *revision)
 {

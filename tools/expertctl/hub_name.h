@@ -20,6 +20,7 @@ struct ctl_hub {
     char rest[1024]; /* REVISION/FILE, or FILE */
 };
 
+bool ctl_hub_has_host(const char *address); /* whether it is one of the Hub's pages or files */
 /* Parses such a name. false: given does not have this form. */
 bool ctl_hub_parse(const char *given, struct ctl_hub *hub);
 /* Whether given has this form; copies ORG--NAME to name, or "" if not. */

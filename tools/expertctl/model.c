@@ -209,7 +209,7 @@ errint_t ctl_model_find(const char *given, const char *folder, const char *own, 
     struct ctl_hub hub;
     struct efs_error why;
     *model = (struct ctl_model){.kind = CTL_MODEL_STORE};
-    if (efs_is_address(given) && !ctl_hub_parse(given, &hub))
+    if (efs_is_address(given) && !ctl_hub_has_host(given))
         return model_at_address(given, model, err);
     errint_t rc = ctl_mount_check_above(given, err);
     if (rc < 0)

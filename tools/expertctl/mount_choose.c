@@ -179,6 +179,8 @@ errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, co
         for (size_t i = 0; i < mounts->count; i++) {
             const struct ctl_mount *is = &mounts->mount[i];
             const char *last = strrchr(is->path, '/');
+            if (!is->usable && geteuid() != 0) /* of another user */
+                continue;
             best = last ? efs_nearer_word(name, best, last + 1) : best;
             if (!path_has_name(of_store ? is->source : is->path, name, of_store))
                 continue;
