@@ -36,12 +36,14 @@ static uint64_t grow_available(const struct efs *fs, uint64_t used, uint64_t unp
     return have + (uint64_t)left;
 }
 
-/* Memory of the pools that has pages, and so is not available any more. */
+/* Memory of the pools that has pages, and so is not available any more: populated segments, and what is used of others,
+ * of which a process without huge pages or with little RLIMIT_MEMLOCK has most. */
 static uint64_t grow_pools_bytes(const struct efs *fs)
 {
     const uint64_t *bytes = fs->account.bytes;
     uint64_t populated = atomic_load(&fs->arena.populated_bytes), segments = bytes[EFS_ACCOUNT_SEGMENTS];
-    uint64_t chunks = !populated ? fs->arena.used_bytes : populated < segments ? populated : segments;
+    uint64_t used = fs->arena.used_bytes, chunks = populated > used ? populated : used;
+    chunks = chunks < segments ? chunks : segments;
     return chunks + bytes[EFS_ACCOUNT_FULL] - bytes[EFS_ACCOUNT_UNTOUCHED];
 }
 
