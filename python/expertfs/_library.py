@@ -167,19 +167,3 @@ lib = load()
 version = lib.efs_version().decode()
 libc_free = ctypes.CDLL(None).free
 libc_free.argtypes, libc_free.restype = [c_void_p], None
-
-
-def size(value: int | str | None) -> int:
-    """Bytes: a number, or "8G", "512M"; None: 0, the default of the library."""
-    if value is None:
-        return 0
-    if isinstance(value, str):
-        units = {"K": 10, "M": 20, "G": 30, "T": 40}
-        unit = units.get(value[-1:].upper(), 0)
-        try:
-            value = int(float(value[:-1] if unit else value) * (1 << unit))
-        except (ValueError, OverflowError):
-            raise ValueError(f"{value!r} is not a size: a number of bytes, or with K, M, G, T") from None
-    if not 0 <= value < 1 << 63:
-        raise ValueError(f"a size of {value} bytes")
-    return value

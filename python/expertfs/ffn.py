@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from . import _library
 from ._library import BF16, F16, F32, I32, I64, ErrorText, check, lib
+from .values import number, text
 
 TYPES = {"float32": F32, "bfloat16": BF16, "float16": F16, "int64": I64, "int32": I32}
 BYTES = {F32: 4, BF16: 2, F16: 2, I64: 8, I32: 4}
@@ -31,7 +32,10 @@ def _of_torch(what: str, value) -> tuple:
 
 def _of_numpy(what: str, value) -> tuple:
     item = value.itemsize
-    return value.ctypes.data, value.dtype.name, tuple(value.shape), tuple(stride // item for stride in value.strides)
+    if not value.flags.aligned or any(stride % item for stride in value.strides):
+        raise ValueError(f"ffn: {what} is not aligned: use .copy()")
+    name = value.dtype.name if value.dtype.isnative else value.dtype.str  # a name is that of both byte orders
+    return value.ctypes.data, name, tuple(value.shape), tuple(stride // item for stride in value.strides)
 
 
 def array(what: str, value, types: tuple[int, ...], written: bool = False) -> Array:
@@ -88,22 +92,24 @@ def run_ffn(session, layer, x, idx, w, out, act, form, stack):
     for what, one in (("idx", indices), ("w", weights)):
         if one.row_stride != one.shape[1]:
             raise ValueError(f"ffn: {what} is strided: use .contiguous()")
+    layer, stack_text, experts = number("layer", layer), text("stack", stack), _layer_experts(session, layer, stack)
+    hidden_act = text("act", act) if act else None
     if tokens == 0 or indices.shape[1] == 0:
         result[...] = 0
         return result
-    routing = _library.RouterOutput(_layer_experts(session, layer, stack), indices.shape[1], indices.dtype, weights.dtype,
+    routing = _library.RouterOutput(experts, number("K", indices.shape[1]), indices.dtype, weights.dtype,
                                     indices.address, weights.address)
     mixture = _library.Mixture(
-        routing=ctypes.pointer(routing), hidden_act=act.encode() if act else None, x=given.address,
-        activation=_library.ACTIVATIONS[given.dtype], tokens=tokens, hidden=hidden, x_stride=given.row_stride,
+        routing=ctypes.pointer(routing), hidden_act=hidden_act, x=given.address,
+        activation=_library.ACTIVATIONS[given.dtype], tokens=number("tokens", tokens), hidden=number("hidden", hidden), x_stride=given.row_stride,
         y_stride=to.row_stride, form=_library.FORMS[form])
     setattr(mixture, "y_bf16" if to.dtype == BF16 else "y", to.address)
     if session._holds:  # the library would wait for ever for memory that this thread itself holds
-        chosen = sorted({int(number) for row in idx.tolist() for number in row})
+        chosen = sorted({int(one) for row in idx.tolist() for one in row})
         held = session.request(layer, chosen, 1, form, stack).wait()
-    text = ErrorText()
+    why = ErrorText()
     with session._teaming:
-        rc = lib.efs_client_ffn(client, _team(session), stack.encode(), layer, byref(mixture), byref(text))
+        rc = lib.efs_client_ffn(client, _team(session), stack_text, layer, byref(mixture), byref(why))
     held = None
-    check(rc, text)
+    check(rc, why)
     return result

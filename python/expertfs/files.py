@@ -11,6 +11,7 @@ from ctypes import byref
 from typing import NamedTuple
 
 from ._library import DONE, Error, FileInfo, error, lib
+from .values import number
 
 # struct efs_stats, as expertfs-stats.h lists it
 STATS = """reads read_bytes read_errors reads_f reads_c reads_m reads_generated leases leases_f leases_c leases_m
@@ -63,28 +64,27 @@ class Files:
 
     def read(self, path: str, offset: int, size: int | None) -> bytes:
         self.session._check()
-        if offset < 0 or (size is not None and size < 0):
-            raise ValueError(f"{size} bytes at offset {offset}")
+        offset, size = number("offset", offset, 63), None if size is None else number("size", size, 63)
         if self.session.is_mount:
             with open(os.path.join(self.session.path, path), "rb") as file:
                 file.seek(offset)
                 return file.read() if size is None else file.read(size)
         if self._numbers is None:
-            self._numbers = {file.path: (number, file.nbytes) for number, file in enumerate(self.files())}
+            self._numbers = {file.path: (index, file.nbytes) for index, file in enumerate(self.files())}
         if path not in self._numbers:
             raise Error(errno.ENOENT, f"{self.session.path}: {path}: no such file")
-        number, all_bytes = self._numbers[path]
+        index, all_bytes = self._numbers[path]
         there = max(all_bytes - offset, 0)
-        return self._read(path, number, offset, there if size is None else min(size, there))
+        return self._read(path, index, offset, there if size is None else min(size, there))
 
-    def _read(self, path, number, offset, size) -> bytes:
+    def _read(self, path, index, offset, size) -> bytes:
         data, ended, result = ctypes.create_string_buffer(size or 1), threading.Event(), []
 
         @DONE
         def done(_arg, code, got):  # on any thread
             result.append((code, got))
             ended.set()
-        lib.efs_read(self.session._fs, number, None, offset, data, size, done, None)
+        lib.efs_read(self.session._fs, index, None, offset, data, size, done, None)
         ended.wait()
         code, got = result[0]
         if code < 0:

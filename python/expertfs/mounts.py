@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from . import _library
 from ._library import Error, ErrorText, PROGRESS, check, lib
+from .values import number, size, text
 
 
 def _run(*command: str) -> None:
@@ -32,7 +33,7 @@ def mount(store: str | os.PathLike, path: str | os.PathLike | None = None, budge
         if path is None:
             path = tempfile.mkdtemp(prefix="expertfs-")
             undo.callback(os.rmdir, path)
-        options = ["-o", f"budget={_library.size(budget)}"] if budget else []
+        options = ["-o", f"budget={size('budget', budget)}"] if budget else []
         _run("expertfs", *options, os.fspath(store), os.fspath(path))
         undo.callback(_unmount, os.fspath(path))
         yield os.fspath(path)
@@ -67,14 +68,14 @@ def pack(src: str | os.PathLike, dst: str | os.PathLike, progress: Callable[[int
     def report(_arg, done, total, phase):
         try:
             return bool(progress and progress(done, total, phase.decode()))
-        except BaseException as why:  # pylint: disable=broad-except
-            raised.append(why)
+        except BaseException as error:  # pylint: disable=broad-except
+            raised.append(error)
             return True
-    options = _library.PackOptions(threads=threads, force=force, progress=report)
-    result, text = _library.PackReport(), ErrorText()
-    rc = lib.efs_pack(os.fsencode(src), os.fsencode(dst), byref(options), byref(result), byref(text))
+    options = _library.PackOptions(threads=number("threads", threads), force=force, progress=report)
+    result, why = _library.PackReport(), ErrorText()
+    rc = lib.efs_pack(text("src", src), text("dst", dst), byref(options), byref(result), byref(why))
     if raised:
         raise raised[0]
-    check(rc, text)
+    check(rc, why)
     return Packed(result.source_bytes, result.store_bytes, result.experts, result.family.decode(),
                   (result.warning + result.notice).decode(errors="replace"))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import byref, c_int, c_uint32, c_void_p
 
 from . import _library
 from ._library import ErrorText, OutOfMemory, check, lib
 from .tensor import Expert
+from .values import Uncopied, number, text
 
 POLL_MS = 100  # how often a wait looks whether it can end
 STUCK = 3  # as often in a row it must not
 
 
-class Request:
+class Request(Uncopied):
     """Experts of a layer that were requested; an iterator over them in order of arrival.
 
     An expert that could not be loaded is raised as an OSError with layer and number; the next call goes on with the
@@ -26,15 +27,15 @@ class Request:
         if form not in _library.FORMS:
             raise ValueError(f"{form!r} is no form: {', '.join(_library.FORMS)}")
         #: The numbers that were requested, and their layer.
-        self.experts = [int(expert) for expert in experts]
-        self.layer, self.session = layer, session
-        counts = [tokens] * len(self.experts) if isinstance(tokens, int) else list(tokens)
+        self.experts = [number("an expert", expert) for expert in experts]
+        self.layer, self.session = number("layer", layer), session
+        counts = [number("tokens", one) for one in (tokens if isinstance(tokens, Iterable) else [tokens] * len(self.experts))]
         if len(counts) != len(self.experts):
             raise ValueError(f"{len(self.experts)} experts, {len(counts)} numbers of tokens")
         needs = (_library.Need * len(self.experts))(*zip(self.experts, counts))
-        client, text, handle = session._check(), ErrorText(), c_void_p()
-        check(lib.efs_client_begin(client, stack.encode(), layer, needs, len(needs), _library.FORMS[form],
-                                   byref(handle), byref(text)), text)
+        client, why, handle = session._check(), ErrorText(), c_void_p()
+        check(lib.efs_client_begin(client, text("stack", stack), self.layer, needs, len(needs), _library.FORMS[form],
+                                   byref(handle), byref(why)), why)
         session._requests[id(self)] = handle
         session._holds[id(self)] = threading.get_ident()
 

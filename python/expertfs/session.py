@@ -19,6 +19,7 @@ from .files import File, Files, stats
 from .ffn import run_ffn
 from .layers import Layer, list_layers
 from .request import Request
+from .values import Uncopied, number, size, text
 
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -47,7 +48,7 @@ def _log_to(messages):
     return _library.LOG(lambda _arg, level, line: messages.append(Message(_library.LEVELS[level], line.decode(errors="replace"))))
 
 
-class Session:
+class Session(Uncopied):
     """What expertfs.open() returns. Threads may share it. As a context manager it is closed at the end.
 
     Forms of experts: "full", decoded; "coded", as the library's products read them; "any", the one in memory.
@@ -64,10 +65,10 @@ class Session:
         self._teaming = threading.Lock()
         self._log = _log_to(self._messages)
         options = _library.ClientOptions(
-            workers=workers, budget_bytes=_library.size(budget), reserved_bytes=_library.size(reserved),
-            coded_only=coded_only, no_state=not state, prefetch=prefetch.encode() if prefetch else None, log=self._log)
-        text = ErrorText()
-        check(lib.efs_client_open(os.fsencode(self.path), byref(options), byref(self._client), byref(text)), text)
+            workers=number("workers", workers), budget_bytes=size("budget", budget), reserved_bytes=size("reserved", reserved),
+            coded_only=coded_only, no_state=not state, prefetch=text("prefetch", prefetch) if prefetch else None, log=self._log)
+        why = ErrorText()
+        check(lib.efs_client_open(text("path", self.path), byref(options), byref(self._client), byref(why)), why)
         self._fs = c_void_p(lib.efs_client_fs(self._client))
         #: Whether it is a mount.
         self.is_mount = not self._fs
@@ -179,11 +180,14 @@ class Session:
     # ---- prefetch ----
 
     def _routing(self, call, layer, experts, weights, sequence, stack) -> None:
-        client, text = self._check(), ErrorText()
-        numbers = (c_uint32 * len(experts))(*experts)
+        client, why = self._check(), ErrorText()
+        if weights is not None and len(weights) != len(experts):
+            raise ValueError(f"{len(experts)} experts, {len(weights)} weights")
+        numbers = (c_uint32 * len(experts))(*(number("an expert", one) for one in experts))
         floats = (ctypes.c_float * len(experts))(*weights) if weights is not None else None
-        routing = _library.Routing(sequence, stack.encode(), layer, len(experts), numbers, ctypes.cast(floats, c_void_p))
-        check(call(client, byref(routing), byref(text)), text)
+        routing = _library.Routing(number("sequence", sequence), text("stack", stack), number("layer", layer), len(experts),
+                                   numbers, ctypes.cast(floats, c_void_p))
+        check(call(client, byref(routing), byref(why)), why)
 
     def observe(self, layer: int, experts: Sequence[int], weights: Sequence[float] | None = None, *, sequence: int = 0,
                 stack: str = "") -> None:

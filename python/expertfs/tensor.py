@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 
 from ._library import CTensor, ROLES, check, lib
+from .values import Uncopied
 
 # The format characters of numpy's typestr, and kind and bits in DLPack, by the type's name. All other types are bytes.
 NUMPY = {"BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4",
@@ -68,7 +69,7 @@ def _forget():
 _kept: list = []
 
 
-class Lease:
+class Lease(Uncopied):
     """An expert in use: the last reference drops it."""
 
     def __init__(self, request, index: int):
@@ -83,7 +84,7 @@ class Lease:
             lib.efs_client_drop(handle, self.index)
 
 
-class Tensor:
+class Tensor(Uncopied):
     """A tensor of an expert, mapped read-only.
 
     numpy: `numpy.asarray(tensor)` (BF16 as uint16), `numpy.from_dlpack(tensor)`; torch: `torch.from_dlpack(tensor)`;
@@ -146,7 +147,7 @@ class Tensor:
         return _new(address, _NAMES[versioned], ctypes.cast(_free_capsule, ctypes.c_void_p))
 
 
-class Expert(Mapping):
+class Expert(Uncopied, Mapping):
     """An expert that has arrived: its tensors by role ("gate") or by name, in the order of its file.
 
     It is in use until it and all that was made from its tensors are freed."""

@@ -46,6 +46,11 @@ def refusals(session):
             ("idx that is strided", ValueError, (x, numpy.repeat(idx, 2, 1)[:, ::2], w), "strided"),
             ("idx of fewer tokens", ValueError, (x, idx[:3], w), "shapes"),
             ("w of another type", TypeError, (x, idx, w.astype(numpy.float16)), "w is of float16"),
+            ("x in the other byte order", TypeError, (x.astype(">f4"), idx, w), "x is of >f4"),
+            ("idx in the other byte order", TypeError, (x, idx.astype(">i8"), w), "idx is of >i8"),
+            ("w in the other byte order", TypeError, (x, idx, w.astype(">f4")), "w is of >f4"),
+            ("out in the other byte order", TypeError, (x, idx, w, numpy.zeros(x.shape, ">f4")), "out is of >f4"),
+            ("rows of part of an element", ValueError, (numpy.zeros(x.shape, "f4,u2")["f0"], idx, w), "aligned"),
             ("out of another shape", ValueError, (x, idx, w, numpy.zeros((4, 8), numpy.float32)), "shapes"),
             ("out that is read-only", ValueError, (x, idx, w, numpy.broadcast_to(numpy.float32(0), x.shape)), "read-only")):
         error = raised(kind, session.ffn, 0, *arguments)
@@ -56,6 +61,9 @@ def refusals(session):
     check("an expert twice for a token", fails_with(errno.EINVAL, session.ffn, 0, x, twice, w))
     check("an expert that is not there", fails_with(errno.EINVAL, session.ffn, 0, x, beyond, w))
     check("a layer that is not there", fails_with(errno.ENOENT, session.ffn, 3, x, idx, w))
+    check("and no tokens", fails_with(errno.ENOENT, session.ffn, 3, x[:0], idx[:0], w[:0]))
+    check("a layer of more than 32 bits", raised(ValueError, session.ffn, 1 << 32, x, idx, w))
+    check("NUL in a text", raised(ValueError, session.ffn, 0, x, idx, w, act="silu\0x") and raised(ValueError, session.ffn, 0, x, idx, w, stack="\0"))
     error = raised(OSError, session.ffn, 0, x, idx, w, act="gelu")
     check("another activation", error and error.errno == errno.EOPNOTSUPP and "gelu" in str(error), error)
     check("another hidden size", fails_with(errno.EINVAL, session.ffn, 0, x[:, :128].copy(), idx, w))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python package: layers, requests, tensors without a copy that are read-only, files, counters, errors, what ends
 when; of a store, a checkpoint in place and a mount."""
+import copy
 import gc
+import pickle
 
 from package import *
 
@@ -108,8 +110,43 @@ def check_fork(session):
     check("the parent goes on", session.request(0, [2]).wait()[0].number == 2)
 
 
+def check_values(session):
+    print("-- values that are refused, with their name")
+    large = 1 << 32
+    for name, value, call in (
+            ("expert", large + 1, lambda: session.request(0, [large + 1])), ("layer", large, lambda: session.request(large, [1])),
+            ("expert", 1.9, lambda: session.request(0, [1.9])), ("tokens", -1, lambda: session.request(0, [1], tokens=-1)),
+            ("tokens", large + 1, lambda: session.request(0, [1], [large + 1])), ("tokens", 1.5, lambda: session.request(0, [1], 1.5)),
+            ("expert", large + 1, lambda: session.observe(0, [large + 1])), ("layer", large, lambda: session.hint(large, [1])),
+            ("sequence", large, lambda: session.observe(0, [1], sequence=large)), ("experts", 1, lambda: session.observe(0, [1, 2], [1.0])),
+            ("expert", -1, lambda: session.hint(0, [-1])), ("workers", large * 2, lambda: expertfs.open(store, workers=large * 2)),
+            ("budget", 1.5, lambda: expertfs.open(store, 1.5)), ("reserved", -1, lambda: expertfs.open(store, reserved=-1)),
+            ("offset", 1 << 64, lambda: session.read("config.json", 1 << 64)), ("size", 1.5, lambda: session.read("config.json", 0, 1.5)),
+            ("threads", large, lambda: expertfs.pack(model, scratch("cut.efs"), threads=large)),
+            ("path", "\\x00", lambda: expertfs.open(store + "\0x", budget="128M", state=False)),
+            ("prefetch", "\\x00", lambda: expertfs.open(store, budget="128M", state=False, prefetch="off\0x")),
+            ("stack", "\\x00", lambda: session.request(0, [1], stack="\0x")), ("stack", "\\x00", lambda: session.observe(0, [1], stack="\0x")),
+            ("src", "\\x00", lambda: expertfs.pack(model + "\0x", scratch("cut.efs"))),
+            ("dst", "\\x00", lambda: expertfs.pack(model, scratch("cut.efs\0x")))):
+        error = raised((TypeError, ValueError), call)
+        check(f"{name}: {value}", error and name in str(error) and str(value) in str(error), error)
+
+
+def check_copies(session):
+    request = session.request(0, [2])
+    expert = request.wait()[0]
+    for one in (session, request, expert, expert["gate"]):
+        for way in (copy.copy, copy.deepcopy, pickle.dumps):
+            error = raised(TypeError, way, one)
+            check(f"{way.__name__} of a {type(one).__name__}", error and "expertfs" in str(error), error)
+    del one, expert, request, error
+    gc.collect()  # the frames of the errors
+
+
 session = expertfs.open(store, budget="128M", state=False)
 check_session("a store", session)
+check_values(session)
+check_copies(session)
 if numpy:
     check_arrays(session)
 check_fork(session)
