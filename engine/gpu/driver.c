@@ -3,19 +3,12 @@
 #include "driver.h"
 
 #include "cuda/gpu.h"
+#include "symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ISO C cannot convert an object pointer to a function pointer; POSIX guarantees the same representation. */
-static bool driver_symbol(void *library, const char *name, void *call, size_t bytes)
-{
-    void *symbol = dlsym(library, name);
-    memcpy(call, &symbol, bytes);
-    return symbol != NULL;
-}
 
 errint_t efs_driver_open(struct efs_driver *driver, struct efs_error *err)
 {
@@ -30,14 +23,13 @@ errint_t efs_driver_open(struct efs_driver *driver, struct efs_error *err)
                         why ? why : "no libcuda.so.1");
     }
 #define EFS_CU_FIND(field, symbol, arguments)                                                                          \
-    if (!driver_symbol(library, symbol, &driver->field, sizeof(driver->field))) {                                      \
+    if (!efs_symbol(library, symbol, &driver->field, sizeof(driver->field))) {                                         \
         dlclose(library);                                                                                              \
         return efs_fail(err, -ENODEV, "%s has no %s: a driver of CUDA 11 or later is needed", name, symbol);           \
     }
     EFS_CU_CALLS(EFS_CU_FIND)
 #undef EFS_CU_FIND
-#define EFS_CU_LOOK(field, symbol, arguments)                                                                          \
-    (void)driver_symbol(library, symbol, &driver->field, sizeof(driver->field));
+#define EFS_CU_LOOK(field, symbol, arguments) (void)efs_symbol(library, symbol, &driver->field, sizeof(driver->field));
     EFS_CU_OPTIONAL_CALLS(EFS_CU_LOOK)
 #undef EFS_CU_LOOK
     driver->library = library;

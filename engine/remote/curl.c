@@ -3,6 +3,7 @@
 #include "curl.h"
 
 #include "expertfs-private.h"
+#include "symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,14 +21,6 @@ static void *load(const char *named)
     return library;
 }
 
-/* ISO C cannot convert an object pointer to a function pointer; POSIX guarantees the same representation. */
-static bool find(void *library, const char *name, void *call, size_t bytes)
-{
-    void *symbol = dlsym(library, name);
-    memcpy(call, &symbol, bytes);
-    return symbol != NULL;
-}
-
 errint_t efs_curl_open(struct efs_curl *curl, struct efs_error *err)
 {
     void *library = load(secure_getenv("EXPERTFS_CURL"));
@@ -35,7 +28,7 @@ errint_t efs_curl_open(struct efs_curl *curl, struct efs_error *err)
         return efs_fail(err, -ENOSYS,
                         "files on servers are read by libcurl, which is not installed\nhint: apt install libcurl4");
 #define EFS_CURL_FIND(result, name, arguments)                                                                         \
-    if (!find(library, "curl_" #name, &curl->name, sizeof(curl->name)))                                                \
+    if (!efs_symbol(library, "curl_" #name, &curl->name, sizeof(curl->name)))                                          \
         return efs_fail(err, -ENOSYS, "libcurl has no curl_" #name ": 7.75 or later is needed");
     EFS_CURL_CALLS(EFS_CURL_FIND)
 #undef EFS_CURL_FIND

@@ -3,6 +3,7 @@
 #include "rados.h"
 
 #include "expertfs-private.h"
+#include "symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,14 +16,6 @@
 #define TIMEOUT_SECONDS "30"
 #define ARGUMENT_BYTES 256u
 
-/* ISO C cannot convert an object pointer to a function pointer; POSIX guarantees the same representation. */
-static bool find(void *library, const char *name, void *call, size_t bytes)
-{
-    void *symbol = dlsym(library, name);
-    memcpy(call, &symbol, bytes);
-    return symbol != NULL;
-}
-
 static errint_t load(struct efs_rados_calls *call, struct efs_error *err)
 {
     const char *named = secure_getenv("EXPERTFS_RADOS");
@@ -31,7 +24,7 @@ static errint_t load(struct efs_rados_calls *call, struct efs_error *err)
         return efs_fail(err, -ENOSYS,
                         "pools of Ceph are read by librados, which is not installed\nhint: apt install librados2");
 #define EFS_RADOS_FIND(result, name, arguments)                                                                        \
-    if (!find(library, "rados_" #name, &call->name, sizeof(call->name)))                                               \
+    if (!efs_symbol(library, "rados_" #name, &call->name, sizeof(call->name)))                                         \
         return efs_fail(err, -ENOSYS, "librados has no rados_" #name ": that of Ceph 16 or later is needed");
     EFS_RADOS_CALLS(EFS_RADOS_FIND)
 #undef EFS_RADOS_FIND

@@ -367,6 +367,19 @@ def flip(path, at, bits=1, count=1):
         file.write(bytes(byte ^ bits for byte in data))
 
 
+def reading_errors(mount, source, count=-1):
+    """The errors of reading the files of source, or their first `count` bytes; or "wrong bytes"."""
+    errors = set()
+    for name, held in source.items():
+        try:
+            with open(mount / name, "rb", 0) as file:
+                if file.read(count) != (held if count < 0 else held[:count]):
+                    errors.add("wrong bytes")
+        except OSError as error:
+            errors.add(errno.errorcode[error.errno])
+    return errors
+
+
 def files_below(folder):
     """Names of files, without symbolic links."""
     found = []

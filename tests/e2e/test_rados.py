@@ -45,16 +45,7 @@ def wrong(folder):
 
 
 def failures(mount):
-    """The errors of reading all files; a wrong byte fails the test."""
-    errors = set()
-    for name, held in source.items():
-        try:
-            with open(mount / name, "rb") as file:
-                if file.read() != held:
-                    errors.add("wrong bytes")
-        except OSError as error:
-            errors.add(errno.errorcode[error.errno])
-    return errors
+    return reading_errors(mount, source)
 
 
 print("-- a copy to the pool")

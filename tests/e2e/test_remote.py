@@ -32,18 +32,7 @@ def wrong(folder):
 
 
 def failures(mount, names=source, count=-1):
-    """The errors of reading files, or their first `count` bytes; or "wrong bytes"."""
-    errors = set()
-    for name, held in source.items():
-        if name not in names:
-            continue
-        try:
-            with open(mount / name, "rb", 0) as file:
-                if file.read(count) != (held if count < 0 else held[:count]):
-                    errors.add("wrong bytes")
-        except OSError as error:
-            errors.add(errno.errorcode[error.errno])
-    return errors
+    return reading_errors(mount, {name: held for name, held in source.items() if name in names}, count)
 
 
 def one_line(result, text, hint=True):

@@ -150,8 +150,7 @@ static const struct ctl_mount *mount_around(const struct ctl_mounts *mounts, con
     return best;
 }
 
-/* Whether the mount serves what is at this address. */
-static bool is_of_address(const struct ctl_mount *mount, const char *given)
+bool ctl_mount_is_of_address(const struct ctl_mount *mount, const char *given)
 {
     char shown[4400];
     if (!efs_is_address(given))
@@ -193,7 +192,7 @@ errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, co
     if (found)
         return efs_fail(err, -E2BIG, "%s: which mount? there are %s", given, names);
     for (size_t i = 0; i < mounts->count; i++)
-        if (is_of_address(&mounts->mount[i], given) ||
+        if (ctl_mount_is_of_address(&mounts->mount[i], given) ||
             ctl_sources_is_of(mounts->mount[i].source, given)) { /* packed from a model of another name */
             *mount = &mounts->mount[i];
             return 0;

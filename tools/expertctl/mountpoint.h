@@ -32,6 +32,8 @@ struct ctl_mounts {
 };
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err);
 void ctl_mounts_free(struct ctl_mounts *mounts);
+/* Whether the mount serves the file at this address; false for a path. */
+bool ctl_mount_is_of_address(const struct ctl_mount *mount, const char *given);
 /* The mount at the path `given`, or with that name: the last part of its path, else the name of its store, also as
  * org/name; else the mount that contains this path. Does not block on a daemon for more than 4 s. -ENOENT: none;
  * -E2BIG: several, which err lists. */

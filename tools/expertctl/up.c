@@ -253,16 +253,14 @@ static char *mount_find(const struct ctl_model *model, const char *at, char *pat
     struct ctl_mounts mounts;
     struct efs_error ignored;
     struct stat store;
-    char *config = NULL, source[sizeof(model->store)];
+    char *config = NULL;
     const bool remote = efs_is_address(model->store);
-    strcpy(source, model->store);
-    efs_hide_secret(source);
     if ((!remote && stat(model->store, &store) < 0) || ctl_mounts_find(&mounts, &ignored) < 0)
         return NULL;
     for (size_t i = 0; i < mounts.count && !config; i++) {
         const struct ctl_mount *mount = &mounts.mount[i];
         if (!mount->usable || (at && strcmp(mount->path, at) != 0) ||
-            ((!at || remote) && strcmp(mount->source, source) != 0))
+            (remote ? !ctl_mount_is_of_address(mount, model->store) : !at && strcmp(mount->source, model->store) != 0))
             continue;
         config = remote ? ctl_mount_probe(mount->path, "config", PROBE_MS) : mount_serves(mount->path, model, &store);
         if (config)
