@@ -54,7 +54,7 @@ void efs_choice_name(const char *choices, unsigned choice, char *text, size_t ro
 /* ---- tunables ---------------------------------------------------------------------------------------------------- */
 
 /* The settings of efs_set(), which are also mount options, attributes and lines of .expertfs/config. */
-#define EFS_TUNABLE_NAMES(X) X(budget) X(pools) X(plan) X(policy) X(goal) X(prefetch) X(warm)
+#define EFS_TUNABLE_NAMES(X) X(budget) X(pools) X(plan) X(policy) X(goal) X(prefetch) X(warm) X(local_fill)
 enum efs_tunable_number {
 #define EFS_TUNABLE_NUMBER(name) EFS_TUNE_##name,
     EFS_TUNABLE_NAMES(EFS_TUNABLE_NUMBER)
@@ -94,6 +94,8 @@ struct efs_options {
     bool lease_wait;         /* an open's lease without room waits for a release; false: it fails with -ENOMEM */
     bool prealloc; /* allocate all memory of the pools in efs_open(); with full_pool, the first plan has a pool F */
     enum efs_store_direct store_direct;
+    const char *local;    /* folder of a local copy of what is read (local/local.h); NULL: none */
+    uint64_t local_bytes; /* its size */
     /* Values as for efs_set(); NULL: the engine's default. budget: budget_bytes is used. Read only during efs_open().
      */
     union {

@@ -73,7 +73,13 @@ extern "C" {
     X(coded_bytes, gauge, "bytes", "of the chunk pool, handed out coded or on the way")                                \
     X(coded_experts, gauge, "", "experts handed out coded or on the way")                                              \
     X(effective_budget_bytes, gauge, "bytes", "of the budget, what can be had now: the pools are planned for it")      \
-    X(reads_past, counter, "", "pieces of reads and leases that went past the chunk pool: coded experts had all of it")
+    X(reads_past, counter, "",                                                                                         \
+      "pieces of reads and leases that went past the chunk pool: coded experts had all of it")                         \
+    X(local_bytes, counter, "bytes", "of disk_bytes, those that the local copy had")                                   \
+    X(local_written_bytes, counter, "bytes", "written to the local copy")                                              \
+    X(local_evicted_bytes, counter, "bytes", "dropped from the local copy for others")                                 \
+    X(local_damaged, counter, "", "pages of the local copy whose checksum was wrong: they were read from the store")   \
+    X(local_held_bytes, gauge, "bytes", "in the local copy")
 
 struct efs_stats {
 #define EFS_STATS_FIELD(name, kind, unit, help) uint64_t name;

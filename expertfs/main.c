@@ -71,6 +71,8 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case ARGP_KEY_END:
         if (state->arg_num < 2)
             argp_error(state, "a store and a mountpoint are needed");
+        if (efsd_options_check(options, &err))
+            argp_failure(state, EXIT_USAGE, 0, "%s", err.text);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -149,11 +151,29 @@ static const char *store_hint(const char *store)
                      : "\nhint: make the store first, with mkexpertfs";
 }
 
+/* The folder of the local copy may not exist yet. */
+static errint_t find_local(struct efsd_options *options, struct efs_error *err)
+{
+    char *folder = NULL, *here = options->local && options->local[0] != '/' ? getcwd(NULL, 0) : NULL;
+    if (!options->local || options->local[0] == '/')
+        return 0;
+    if (!here || asprintf(&folder, "%s/%s", here, options->local) < 0)
+        folder = NULL;
+    free(here);
+    if (!folder)
+        return efs_fail(err, -ENOMEM, "%s: cannot find this folder", options->local);
+    free(options->local);
+    options->local = folder;
+    return 0;
+}
+
 static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
 {
     errint_t rc = make_absolute(&options->store, true, store_hint(options->store), err);
     if (!rc)
         efsd_mountpoint_recover(options->mountpoint, options->subtype);
+    if (!rc)
+        rc = find_local(options, err);
     if (!rc)
         rc = make_absolute(&options->mountpoint, false, "\nhint: make the directory first (mkdir)", err);
     return rc;

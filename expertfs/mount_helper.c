@@ -28,6 +28,8 @@ errint_t efsd_mount_helper_parse(int argc, char **argv, struct efsd_options *opt
     }
     if (!rc && argc - optind != 2)
         rc = efs_fail(err, -EINVAL, "a store and a mountpoint are needed");
+    if (!rc)
+        rc = efsd_options_check(options, err);
     if (rc)
         return rc;
     options->store = strdup(argv[optind]);

@@ -56,6 +56,8 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .prealloc = options->prealloc,
         .no_state = options->no_state,
         .store_direct = (enum efs_store_direct)options->store_direct,
+        .local = options->local,
+        .local_bytes = options->local_bytes,
         .log = efsd_log_line,
         .exports = true,
     };

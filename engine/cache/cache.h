@@ -128,6 +128,10 @@ enum efs_pool efs_cache_target(const struct efs *fs, uint32_t expert);
 void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
 /* [EFS_POOLS]: bytes of the expert in each pool. Also without lock. */
 const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert);
+/* Sets worth[expert_count]: efs_policy_worth() of each expert, INFINITY if the user has pinned it. false: the policy
+ * has no worth. */
+bool efs_cache_worth(struct efs *fs, double *worth);
+
 /* ---- tuning ---- */
 
 /* Sets the limit of all pools together, and of each; evicts the victims. */

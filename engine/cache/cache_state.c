@@ -8,6 +8,7 @@
 #include "stats.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 static const char pool_names[] = "FCSEM"; /* by enum efs_pool */
@@ -59,6 +60,20 @@ void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *inf
     info->pin = pins[efs_policy_user_pinned(r->policy, x->layer, x->index)];
     info->rank = efs_policy_rank(r->policy, x->layer, x->index);
     info->count = efs_policy_count(r->policy, x->layer, x->index);
+}
+
+bool efs_cache_worth(struct efs *fs, double *worth)
+{
+    const struct efs_cache *r = fs->cache;
+    bool ranked = r->policy != NULL;
+    for (uint32_t e = 0; r->policy && e < fs->store->expert_count; e++) {
+        const struct efs_cache_expert *x = &r->expert[e];
+        worth[e] = efs_policy_worth(r->policy, x->layer, x->index);
+        ranked = ranked && !isnan(worth[e]);
+        if (efs_policy_user_pinned(r->policy, x->layer, x->index) != EFS_POOL_M)
+            worth[e] = (double)INFINITY;
+    }
+    return ranked;
 }
 
 errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)

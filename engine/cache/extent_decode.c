@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* extent_decode.c - decodes an extent's chunks to raw bytes; each chunk is checked before its first use. */
 #include "extent_internal.h"
+#include "local.h"
 #include "stats.h"
 
 #include "kernels.h"
@@ -40,6 +41,9 @@ static void shard_damaged(struct efs *fs, struct efs_extent *x, uint32_t object,
     efs_store_name_chunk(fs->store, object, shard, sm, place_text, sizeof(place_text));
     efs_log(fs, EFS_LOG_ERROR, "%s: %s", place_text, how);
     efs_count(fs->stats, chunks_damaged, 1);
+    const struct efs_disk_shard *s = &fs->store->shards[shard];
+    if (fs->local)
+        efs_local_forget(fs->local, sm ? s->sm_offset : s->e_offset, sm ? s->sm_bytes : s->e_bytes);
     if (!x)
         return;
     efs_lock(fs);

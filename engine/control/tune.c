@@ -4,6 +4,7 @@
 #include "budget.h"
 #include "cache.h"
 #include "full.h"
+#include "local.h"
 #include "prefetcher.h"
 #include "plan_thread.h"
 #include "text.h"
@@ -173,6 +174,23 @@ static unsigned tune_warm(struct efs *fs)
     return efs_prefetcher_warm(fs);
 }
 
+/* ---- the local copy ---- */
+
+static errint_t tune_choose_local_fill(struct efs *fs, unsigned on, struct efs_error *err)
+{
+    if (on && !fs->options.local)
+        return efs_fail(err, -EINVAL, "local_fill=on needs a local copy\nhint: mount with local=DIR,local-size=SIZE");
+    fs->fill_local = on;
+    if (fs->local)
+        efs_local_fill(fs->local, on ? EFS_LOCAL_FILL_ALL : EFS_LOCAL_FILL_OFF);
+    return 0;
+}
+
+static unsigned tune_local_fill(struct efs *fs)
+{
+    return fs->local ? efs_local_filling(fs->local) == EFS_LOCAL_FILL_ALL : fs->fill_local;
+}
+
 /* ---- by name ---- */
 
 #define CHOICE(KIND, name) "|" #name
@@ -192,6 +210,8 @@ const struct efs_tunable efs_tunables[EFS_TUNABLES] = {
                            tune_prefetch},
     [EFS_TUNE_warm] = {"warm", "read experts while disk and machine are idle", "off|auto|always", "auto",
                        tune_choose_warm, tune_warm},
+    [EFS_TUNE_local_fill] = {"local_fill", "read what the local copy lacks, while idle", "off|on", "off",
+                             tune_choose_local_fill, tune_local_fill},
 };
 
 const struct efs_tunable *efs_tunable_find(const char *name)

@@ -40,6 +40,8 @@ struct efs {
     struct efs_stats_counters *stats;
     struct efs_workers *workers;
     struct efs_io_queue *io;
+    struct efs_local *local;         /* NULL: none */
+    bool fill_local;                 /* the setting local_fill, until local is open */
     struct efs_estimator *estimator; /* current rates of reads and decodes */
 
     pthread_mutex_t lock; /* use efs_lock() and efs_unlock() */

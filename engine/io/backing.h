@@ -129,4 +129,10 @@ errint_t efs_store_back(struct efs_store *store, struct efs_backing *backing, st
 struct efs_backing *efs_backing_of_store(const struct efs_store *store, bool direct,
                                          void (*fell_back)(void *arg, const char *what, errint_t why), void *arg);
 
+struct efs_local;
+#define EFS_BACKING_LOCAL_THREADS 4u
+/* A backing around another one, which it owns: pages that the local copy has are read from there, and pages that it
+ * lacks are offered to it (local.h). local must stay open. NULL: no memory, or inner is NULL; inner is closed then. */
+struct efs_backing *efs_backing_local_new(struct efs_backing *inner, struct efs_local *local);
+
 #endif

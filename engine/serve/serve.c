@@ -12,6 +12,8 @@
 #include "kernels.h"
 #include "record.h"
 #include "estimator.h"
+#include "local.h"
+#include "served_local.h"
 #include "cache.h"
 #include "plan_thread.h"
 #include "text.h"
@@ -113,7 +115,8 @@ static uint64_t fixed_bytes(const struct efs *fs)
                        fs->options.workers * efs_codec_scratch_bytes(s->sb.shard_elements);
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
            s->index_bytes + fs->view.memory_bytes + threads + efs_extents_table_bytes(fs) + efs_slots_bytes(fs) +
-           efs_fragments_bytes(fs) + (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
+           efs_fragments_bytes(fs) + efs_served_local_bytes(fs) +
+           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
            (s->expert_count ? efs_cache_bytes(s) : 0) + efs_record_bytes();
 }
 
@@ -294,9 +297,14 @@ static errint_t served_start(struct efs *fs, struct efs_error *err)
                                 .arg = fs};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
     if (rc == 0) {
+        efs_served_local_open(fs);
         io.backing = efs_backing_of_store(fs->store, direct, served_fell_back, fs);
+        if (fs->local)
+            io.backing = efs_backing_local_new(io.backing, fs->local);
         rc = efs_io_queue_start(&io, &fs->io);
     }
+    if (rc == 0 && fs->local)
+        efs_local_fill(fs->local, fs->fill_local ? EFS_LOCAL_FILL_ALL : EFS_LOCAL_FILL_TABLES);
     if (rc == 0 && fs->store->backed)
         efs_store_read_by(fs->store, efs_io_read_sync, fs->io);
     if (rc < 0)
@@ -314,8 +322,11 @@ static void served_stop(struct efs *fs)
     efs_prefetcher_stop(fs);
     efs_plan_thread_stop(fs);
     efs_demotion_stop(fs);
+    if (fs->local)
+        efs_local_fill(fs->local, EFS_LOCAL_FILL_OFF);
     efs_io_queue_stop(fs->io);
     efs_workers_stop(fs->workers);
+    efs_local_close(fs->local, false);
     efs_plan_thread_free(fs);
     efs_demotion_destroy(fs);
     efs_prefetcher_destroy(fs);
@@ -340,6 +351,7 @@ static void served_stop(struct efs *fs)
 static void served_close_in_child(struct efs *fs)
 {
     efs_io_queue_close_in_child(fs->io);
+    efs_local_close(fs->local, true);
     efs_full_close_in_child(fs);
     efs_demotion_close_in_child(fs);
     efs_budget_close_in_child(fs);
@@ -476,6 +488,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out)
     stats.coded_bytes = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED];
     stats.coded_experts = fs->coded_pinned;
     stats.inflight = inflight;
+    stats.local_held_bytes = fs->local ? efs_local_bytes(fs->local) : 0;
     efs_unlock(fs);
     *out = stats;
 }

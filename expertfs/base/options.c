@@ -10,6 +10,7 @@
 enum take {
     TAKE_COUNT,  /* uint64_t, 1 to COUNT_MOST */
     TAKE_CHOICE, /* unsigned: position in values */
+    TAKE_SIZE,   /* uint64_t, bytes, not 0 */
     TAKE_FLAG,   /* bool */
     TAKE_CLEAR,  /* bool, cleared */
     TAKE_STRING, /* char * */
@@ -32,6 +33,8 @@ static const struct option table[] = {
     {"workers", TAKE_COUNT, AT(workers), "N", "decoding threads (all cores)"},
     {"direct_io", TAKE_CHOICE, AT(direct_io), "auto|on|off", "bypass the page cache (auto: unless the files fit)"},
     {"store_direct", TAKE_CHOICE, AT(store_direct), "auto|on|off", "read the store with O_DIRECT (auto: a local one)"},
+    {"local", TAKE_STRING, AT(local), "DIR", "keep what is read of a slow store in DIR, too"},
+    {"local-size", TAKE_SIZE, AT(local_bytes), "SIZE", "of that copy and its map, at most"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), NULL, "serve experts like all other files"},
     {"prealloc", TAKE_FLAG, AT(prealloc), NULL, "allocate the pools before the mount is ready"},
     {"noexperts", TAKE_FLAG, AT(no_experts), NULL, "show the checkpoint's files without experts/"},
@@ -98,6 +101,7 @@ void efsd_options_free(struct efsd_options *options)
     free(options->store);
     free(options->mountpoint);
     free(options->mount);
+    free(options->local);
     for (size_t i = 0; i < EFS_TUNABLES; i++)
         free(options->tune[i]);
     free(options->fsname);
@@ -114,6 +118,15 @@ static errint_t option_parse_count(const struct option *option, const char *valu
     if (*value < '0' || *value > '9' || *end || errno || n < 1 || n > COUNT_MOST)
         return efs_fail(err, -EINVAL, "option %s=%s: not a number from 1 to %u", option->name, value, COUNT_MOST);
     *out = n;
+    return 0;
+}
+
+static errint_t option_parse_size(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
+{
+    uint64_t bytes;
+    if (efs_parse_size(value, &bytes) < 0 || bytes == 0)
+        return efs_fail(err, -EINVAL, "option %s=%s: not a size such as 512M or 20G", option->name, value);
+    *out = bytes;
     return 0;
 }
 
@@ -174,6 +187,8 @@ static errint_t option_parse(struct efsd_options *options, const struct option *
     switch (option->take) {
     case TAKE_COUNT:
         return option_parse_count(option, value, at, err);
+    case TAKE_SIZE:
+        return option_parse_size(option, value, at, err);
     case TAKE_CHOICE:
         return efs_choice_parse(option->name, option->values, value, at, err);
     case TAKE_FLAG:
@@ -246,6 +261,14 @@ errint_t efsd_options_parse(struct efsd_options *options, const char *list, stru
             rc = options_parse_one(options, item, err);
     free(copy);
     return rc;
+}
+
+errint_t efsd_options_check(const struct efsd_options *options, struct efs_error *err)
+{
+    if (!options->local == !options->local_bytes)
+        return 0;
+    return efs_fail(err, -EINVAL, "option %s needs option %s", options->local ? "local" : "local-size",
+                    options->local ? "local-size=SIZE" : "local=DIR");
 }
 
 static void help_line(FILE *out, const char *name, const char *values, const char *help)

@@ -21,6 +21,8 @@ struct efsd_options {
     uint64_t workers;      /* decode threads; 0: all cores */
     unsigned direct_io;    /* enum efsd_direct_io */
     unsigned store_direct; /* enum efs_store_direct */
+    char *local;           /* folder of the local copy; main makes it absolute; NULL: none */
+    uint64_t local_bytes;  /* with local: its size */
     bool no_passthrough;
     bool no_experts;          /* the mount has no experts/ */
     bool prealloc;            /* allocate the whole budget when mounting */
@@ -42,6 +44,8 @@ bool efsd_options_mounts_with(const struct efsd_options *options, const char *na
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err);
 /* Sets one option; value NULL: it has none. -EINVAL or -ENOMEM with the reason in err. */
 errint_t efsd_options_set(struct efsd_options *options, const char *item, const char *value, struct efs_error *err);
+/* Checks options that need each other. -EINVAL with the reason in err. */
+errint_t efsd_options_check(const struct efsd_options *options, struct efs_error *err);
 /* Prints one line for each -o option: name, values, description. */
 void efsd_options_help(FILE *out);
 #endif

@@ -20,7 +20,8 @@ decoded_bytes decode_ns chunks_damaged requests_f requests_c requests_s requests
 recoded_bytes policy_ns plans kept_lost evictions_c memory_short evictions_f evictions_first budget_bytes fixed_bytes
 chunk_pool_bytes chunk_used_bytes chunk_extents full_pool_bytes full_experts leased_bytes leased_experts inflight io_uring
 direct_io guessed_extents reads_small reads_edge coded coded_c coded_m coded_errors coded_waits coded_bytes coded_experts
-effective_budget_bytes reads_past""".split()
+effective_budget_bytes reads_past local_bytes local_written_bytes local_evicted_bytes local_damaged
+local_held_bytes""".split()
 
 
 def stats(session) -> dict[str, int]:

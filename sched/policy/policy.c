@@ -345,6 +345,11 @@ unsigned efs_policy_rank(struct efs_policy *policy, unsigned layer, unsigned exp
     return rank;
 }
 
+double efs_policy_worth(struct efs_policy *policy, unsigned layer, unsigned expert)
+{
+    return policy->order->worth ? policy->order->worth(policy, layer * policy->experts + expert) : (double)NAN;
+}
+
 void efs_policy_pool(const struct efs_policy *policy, enum efs_pool pool, struct efs_policy_pool *info)
 {
     *info = policy->info[pool];

@@ -157,6 +157,8 @@ unsigned efs_policy_rank(struct efs_policy *policy, unsigned layer, unsigned exp
 /* Ranks of several experts of a layer, for about the cost of one. */
 void efs_policy_ranks(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
                       uint32_t *ranks);
+/* Worth of keeping an expert, over all layers: more for an earlier expected use. NAN: the policy has none. */
+double efs_policy_worth(struct efs_policy *policy, unsigned layer, unsigned expert);
 /* Number of requests for it, plus its count of the last efs_policy_seed(); not aged. */
 uint32_t efs_policy_count(const struct efs_policy *policy, unsigned layer, unsigned expert);
 

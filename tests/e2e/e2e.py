@@ -458,8 +458,8 @@ class Mount:
                                                 **{f"EFS_FAULT_{fault}": str(value) for fault, value in (faults or {}).items()}})
         _mounts.append(self)
         self.ready = wait and wait_until(lambda: self.daemon.poll() is not None or ": passthrough (" in self.log_text() or ": direct_io (" in self.log_text() or ": page_cache (" in self.log_text())
-        if wait and self.daemon.poll() is not None:
-            check(f"mount {options}", False, self.log_text())
+        if wait and (not self.ready or self.daemon.poll() is not None):
+            check(f"mount {options}", False, self.log_text() or "not mounted after 30 s")
             sys.exit(1)
 
     def log_text(self):

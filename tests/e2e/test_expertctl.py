@@ -23,7 +23,7 @@ told = dict(line.split(": ", 1) for line in result.stdout.splitlines())
 effective = told.pop("effective_budget", None)
 check("get tells everything", result.returncode == 0 and not result.stderr and told == {
       "budget": str(128 << 20), "pools": "FCSE", "plan": "auto", "policy": "zipmoe", "goal": "io",
-      "prefetch": "off", "warm": "auto", "answer": "ok"} and effective == str(128 << 20), result)
+      "prefetch": "off", "warm": "auto", "local_fill": "off", "answer": "ok"} and effective == str(128 << 20), result)
 check("get of one: the value alone", ctl("get", mount.path, "policy").stdout == "zipmoe\n")
 result = ctl("get", model)
 check("get of what is not in a mount says where mounts are told", result.returncode == 1 and "`expertctl ls`" in result.stderr,

@@ -25,7 +25,8 @@ def remove(name, path=""):
 
 print("-- which there are")
 tunables = tunables()
-choices = [(name, value) for name, values in tunables.items() if name not in ("budget", "plan") for value in values.split("|")]
+choices = [(name, value) for name, values in tunables.items() if name not in ("budget", "plan") for value in values.split("|")
+           if (name, value) != ("local_fill", "on")]
 expert_names = ["pin", "state", "kept", "rank", "count", "bytes", "leases"]
 named = {"": sorted(set(tunables) | {"answer", "effective_budget"}), EXPERT: sorted(expert_names), FOLDER: ["pin"]}
 for path, which in named.items():
@@ -76,7 +77,7 @@ for name, value, becomes in (
         ("pools", "CSE", "CSE"), ("pools", "ec", "CE"), ("pools", "FCSE", "FCSE"),
         ("plan", "C=50,S=25,E=25", "F=0:C=50:S=25:E=25"), ("plan", "C=100", "F=0:C=100:S=0:E=0"), ("plan", "auto", "auto"),
         *((name, value, value) for name, value in choices), ("policy", "zipmoe", "zipmoe"), ("goal", "io", "io"),
-        ("prefetch", "off", "off"), ("warm", "auto", "auto")):
+        ("prefetch", "off", "off"), ("warm", "auto", "auto"), ("local_fill", "off", "off")):
     set_(name, value)
     check(f"{name}={value}", get(name) == becomes, get(name))
     config = mount.config()
@@ -116,7 +117,7 @@ for name, value, path, error, says in (
         ("budget", b"\xff\xfe", "", "EINVAL", "8G"), ("budget", "1" * 300, "", "EINVAL", "8G"),
         ("budget", "1M", "", "ERANGE", "minimum"), ("pools", "XYZ", "", "EINVAL", "FCSE"), ("plan", "F=90,C=20", "", "EINVAL", "100"),
         ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
-        ("goal", "speed", "", "EINVAL", "makespan"), ("prefetch", "auto", "", "EINVAL", "allowed are off, on"), ("warm", "64M", "", "EINVAL", "always"),
+        ("goal", "speed", "", "EINVAL", "makespan"), ("prefetch", "auto", "", "EINVAL", "allowed are off, on"), ("warm", "64M", "", "EINVAL", "always"), ("local_fill", "on", "", "EINVAL", "needs a local copy"),
         ("pin", "S", EXPERT, "EINVAL", "F, C and -"), ("pin", "", FOLDER, "EINVAL", "F, C and -"),
         ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
         ("nonsense", "1", "", "EINVAL", "budget"), ("pin", "C", "", "EINVAL", "a layer or an expert"),
@@ -210,7 +211,7 @@ print("-- options")
 mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,nostate,prefetch=on,warm=off")
 got = {name: get(name) for name in tunables}
 want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0:C=50:S=50:E=0", "goal": "makespan",
-        "prefetch": "on", "warm": "off"}
+        "prefetch": "on", "warm": "off", "local_fill": "off"}
 check("are what it begins with", got == want, got)
 set_("policy", "fifo")
 remove("policy")

@@ -47,7 +47,7 @@ rooms_known() { # $1 engine, sched or expertfs, $2 the rooms that have a rule
 }
 # Rooms of the engine, each with the lower rooms whose headers it may include. Those that serve a store, lowest first.
 served='core trace cache budget planner prefetch fetch control serve'
-below_served='base store source memory plain io remote view'
+below_served='base store source memory plain local io remote view'
 engine_room() { inner_room engine "$@"; }
 engine_room base
 engine_room store base
@@ -56,7 +56,8 @@ engine_room index base store source
 engine_room pack base store source index
 engine_room memory base store
 engine_room plain base store source index
-engine_room io base store memory plain
+engine_room local base store
+engine_room io base store memory plain local
 engine_room remote base store source plain io
 engine_room view base store
 engine_room client base source
@@ -104,7 +105,7 @@ while IFS=: read -r file at line; do # nor include the header that declares it, 
     [[ $line =~ $quoted ]] && header=${BASH_REMATCH[1]}
     [ -e "$(dirname "$file")/$header" ] || complain "$file:$at: $header is of one room alone"
 done < <(includes engine/*/*.[ch] | grep -E '_(core|internal)\.h"' | grep -v '"extent_internal\.h"')
-rooms_known engine "base store source index pack plain memory io remote view client gpu compute $served"
+rooms_known engine "base store source index pack plain memory local io remote view client gpu compute $served"
 # Rooms of sched, lowest first. What to keep, and the order in which a request is served, are decided separately.
 inner_room sched base
 inner_room sched policy base
@@ -207,7 +208,7 @@ calls() { # ROOM, rooms that it may call
         grep ' efs_')
 }
 calls plain base store source index # nor io/ by it: neither needs the packer
-calls io base store source index memory plain
+calls io base store source index memory plain local
 calls remote base store source index memory plain io
 lower=$below_served
 for room in $served; do

@@ -269,6 +269,19 @@ static void print_mount(const char *root, const struct ctl_sample *s, const char
            (unsigned long long)tools_line_number(stat, "leased_experts"));
 }
 
+static void print_local(const struct ctl_sample *s)
+{
+    char held[16], limit[16], local[16], remote[16];
+    uint64_t limit_bytes = tools_line_number(s->config, "local_limit_bytes"),
+             local_bytes = tools_line_number(s->stat, "local_bytes"),
+             disk_bytes = tools_line_number(s->stat, "disk_bytes");
+    if (limit_bytes > 0)
+        printf("local     %s of %s used; of what memory lacked %s came from it, %s from the store\n",
+               tools_size_print(tools_line_number(s->stat, "local_held_bytes"), held, sizeof(held)),
+               tools_size_print(limit_bytes, limit, sizeof(limit)), tools_size_print(local_bytes, local, sizeof(local)),
+               tools_size_print(disk_bytes - local_bytes, remote, sizeof(remote)));
+}
+
 /* Whether experts are read before they are requested, and what that waits for. */
 static void print_warm(const struct ctl_sample *s)
 {
@@ -288,6 +301,7 @@ void ctl_status_words(const char *root, const struct ctl_sample *s)
     struct problems problems;
     tools_line_path(s->config, "store", store, sizeof(store));
     print_mount(root, s, store);
+    print_local(s);
     print_warm(s);
     print_rates(s);
     print_clients(s);
@@ -313,11 +327,11 @@ void ctl_status_parts(const struct ctl_sample *was, const struct ctl_sample *is,
 static json_t *span_json(const struct span *span)
 {
     double hits = hit_ratio(span);
-    return json_pack("{s:f, s:f, s:o, s:f, s:f, s:f, s:f, s:f}", "seconds", span->seconds, "read_bytes_per_second",
+    return json_pack("{s:f, s:f, s:o, s:f, s:f, s:f, s:f, s:f, s:f}", "seconds", span->seconds, "read_bytes_per_second",
                      rate(span, "read_bytes"), "hit_ratio", hits < 0 ? json_null() : json_real(hits),
-                     "disk_bytes_per_second", rate(span, "disk_bytes"), "disk_busy", rate(span, "disk_ns") / 1e9,
-                     "decoded_bytes_per_second", rate(span, "decoded_bytes"), "experts_per_second", requested(span),
-                     "errors", errors(span));
+                     "disk_bytes_per_second", rate(span, "disk_bytes"), "local_bytes_per_second",
+                     rate(span, "local_bytes"), "disk_busy", rate(span, "disk_ns") / 1e9, "decoded_bytes_per_second",
+                     rate(span, "decoded_bytes"), "experts_per_second", requested(span), "errors", errors(span));
 }
 
 /* The rows of a table as objects of these columns, which are numbers; columns ends with NULL. */

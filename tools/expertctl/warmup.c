@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* warmup.c - expertctl warmup MNT: sets warm=always, waits until the mount has read what fits, and sets it back. */
+/*
+ * warmup.c - expertctl warmup MNT: sets warm=always, waits until the mount has read what fits, and sets it back.
+ * --local: sets local_fill=on, waits until the mount has set it to off.
+ */
 #include "expertctl.h"
 
 #include "cleanup.h"
@@ -23,13 +26,14 @@
 
 struct arguments {
     struct tools_arguments mount;
-    bool quiet, json;
+    bool quiet, json, local;
 };
 
 #define AT(member) offsetof(struct arguments, member)
 static const struct tools_option options[] = {
     {"quiet", 'q', NULL, "No progress and no closing line", TOOLS_FLAG, .at = AT(quiet)},
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
+    {"local", 0, NULL, "Read it into the local copy of option local, not into memory", TOOLS_FLAG, .at = AT(local)},
     {0}};
 static const struct tools_command command = {
     .options = options,
@@ -103,6 +107,53 @@ static int print_result(const struct arguments *a, const char *root, const char 
     return CTL_OK;
 }
 
+/* Waits until the mount has set local_fill to off. -ECANCELED: interrupted. */
+static errint_t local_wait(const char *root, struct tools_progress *progress, uint64_t *held, uint64_t *all,
+                           struct efs_error *err)
+{
+    for (;;) {
+        cleanup_free char *stat = NULL, *config = NULL;
+        char fill[16];
+        errint_t rc = tools_control_read(root, "config", &config, err);
+        rc = rc < 0 ? rc : tools_control_read(root, "stat", &stat, err);
+        if (rc < 0)
+            return rc;
+        *held = tools_line_number(stat, "local_held_bytes");
+        *all = tools_line_number(config, "store_bytes");
+        if (strcmp(tools_line_text(config, "local_fill", fill, sizeof(fill)), "on") != 0)
+            return 0;
+        if (tools_progress_report(progress, *held < *all ? *held : *all, *all, "filling") ||
+            tools_interrupt_pause(LOOK_MS))
+            return -ECANCELED;
+    }
+}
+
+static int local_run(const struct arguments *a, const char *root)
+{
+    struct efs_error err = {""}, ignored;
+    struct tools_progress progress;
+    uint64_t held = 0, all = 0;
+    char text[2][16];
+    tools_interrupt_catch();
+    tools_progress_init(&progress, a->quiet);
+    errint_t rc = ctl_setting_make(root, root, "local_fill=on", NULL, &err);
+    if (rc == 0) {
+        rc = local_wait(root, &progress, &held, &all, &err);
+        if (rc < 0)
+            ctl_setting_make(root, root, "local_fill=off", NULL, &ignored);
+    }
+    tools_progress_clear(&progress);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    if (a->json)
+        return ctl_print_json(json_pack("{s:o, s:I, s:I}", "mountpoint", ctl_json_text(root), "local_held_bytes",
+                                        (json_int_t)held, "store_bytes", (json_int_t)all));
+    if (!a->quiet)
+        printf("%s: the local copy has %s of %s\n", root, tools_size_print(held, text[0], sizeof(text[0])),
+               tools_size_print(all, text[1], sizeof(text[1])));
+    return CTL_OK;
+}
+
 static int warmup_run(int argc, char **argv)
 {
     struct arguments a = {.json = false};
@@ -115,6 +166,8 @@ static int warmup_run(int argc, char **argv)
     errint_t rc = ctl_mount_of(a.mount.word[0], &root, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
+    if (a.local)
+        return local_run(&a, root);
     const size_t bytes = strlen(set);
     const ssize_t n = getxattr(root, CTL_XATTR "warm", set + bytes, sizeof(set) - bytes - 1);
     set[bytes + (n > 0 ? (size_t)n : 0)] = '\0';
@@ -134,4 +187,5 @@ static int warmup_run(int argc, char **argv)
     return rc < 0 ? ctl_fail(rc, &err) : print_result(&a, root, state, after - before);
 }
 
-const struct ctl_command ctl_warmup = {"warmup", "read a model into the memory of its mount", warmup_run};
+const struct ctl_command ctl_warmup = {"warmup", "read a model into the memory or the local copy of its mount",
+                                       warmup_run};
