@@ -20,6 +20,7 @@
 #define RETRY_FIRST_NS 100000000u /* before the second try; twice as long before each further one */
 #define RETRY_AFTER_MAX 120u      /* seconds that a server may ask to wait */
 #define CONNECT_SECONDS 10L
+#define EMPTY_SHA256 "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 /* ---- what libcurl calls ---- */
 
@@ -119,6 +120,7 @@ static bool add_secrets(struct efs_http_request *r)
         return true;
     return curl->easy_setopt(r->easy, CURLOPT_AWS_SIGV4, a->sign) == CURLE_OK &&
            curl->easy_setopt(r->easy, CURLOPT_USERPWD, a->keys) == CURLE_OK &&
+           add_header(r, "x-amz-content-sha256", EMPTY_SHA256) && /* libcurl 7.88 leaves it out, S3 requires it */
            (!a->session || add_header(r, "x-amz-security-token", a->session));
 }
 

@@ -140,7 +140,9 @@ class Server:
             return False
         day, region, signed = match[2], match[3], match[4].split(";")
         lines = "".join(f"{name}:{' '.join((handler.headers.get(name) or '').split())}\n" for name in signed)
-        payload = handler.headers.get("x-amz-content-sha256", hashlib.sha256(b"").hexdigest())
+        if "x-amz-content-sha256" not in signed:  # as Amazon's S3 and Ceph's RGW
+            return False
+        payload = handler.headers["x-amz-content-sha256"]
         canonical = "\n".join(("GET", url.path, url.query, lines, match[4], payload))
         scope = f"{day}/{region}/s3/aws4_request"
         text = "\n".join(("AWS4-HMAC-SHA256", handler.headers.get("x-amz-date", ""), scope,

@@ -6,6 +6,7 @@ so that a figure does not depend on the disk of the machine. `tools/bench/run di
 the file takes memory as it is written. Needs root. Everything is removed in the end."""
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ def limited(device, bytes_per_second):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the disk is removed then, too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--gib", type=int, default=10)
     parser.add_argument("rate", type=float, help="GB/s of reads")
