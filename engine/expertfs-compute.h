@@ -50,12 +50,20 @@ struct efs_router_output {
  * y[t] = the sum over the experts of token t of weight * f(x[t]). The names of an expert's tensors select one of three
  * f. Matrices are [rows][columns], BF16 or F16, with one type for all of an expert; biases are F32, BF16 or F16.
  *
- * - gate, up, down: f = down h, h = silu(gate x) * (up x). gate_up in place of the first two: the rows of gate, then
- *   those of up (Qwen3.5 MoE); with columns in place of rows (Llama 4) it is refused.
- * - gate, up, down, each with a bias (gpt-oss as converters write it, with separate gate and up): f = down h + bias,
+ * - gate, up, down: f = down h, h = silu(gate x) * (up x). gate_up in place of the first two: by layout.
+ * - gate, up, down, each with a bias (gpt-oss): f = down h + bias,
  *   g = gate x + bias, at most 7; u = up x + bias, from -7 to 7; h = g / (1 + exp(-1.702 g)) * (u + 1).
  * - wi, wo (Switch): f = wo h, h = max(wi x, 0).
  */
+
+/* How a checkpoint has gate_up and down, which neither their names nor their shapes say: bits. None: [rows][columns],
+ * the rows of gate, then those of up (Qwen3.5 MoE). Known, of experts with gate_up, are also TRANSPOSED (Llama 4,
+ * Qwen3-VL-MoE), and both with biases (gpt-oss in BF16); other layouts are refused with -EOPNOTSUPP. */
+enum efs_layout {
+    EFS_LAYOUT_TRANSPOSED = 1, /* [columns][rows] */
+    EFS_LAYOUT_INTERLEAVED = 2 /* gate and up in turns */
+};
+
 struct efs_mixture {
     uint32_t expert_count; /* each once, all of one layer */
     const struct efs_route_to *experts;
@@ -64,6 +72,7 @@ struct efs_mixture {
     /* The function that config.json names: "silu" (or "swish"), "relu". NULL: that of the tensors' names. Names alone
      * do not distinguish a model with "gelu", which is refused: -EOPNOTSUPP. */
     const char *hidden_act;
+    unsigned layout; /* bits of enum efs_layout; transposed matrices are run in full form */
     enum efs_activation activation;
     const void *x;             /* [tokens][x_stride], in the activation's type */
     uint32_t tokens, hidden;   /* hidden: columns of gate and up, rows of down */
@@ -81,7 +90,8 @@ struct efs_mixture {
  * that only the full form supports; the errors of efs_client_begin() and efs_client_wait_any().
  *
  * EFS_FORM_CODED reads the chunks in place, in the memory of the mount or store; EFS_FORM_ANY runs each expert in the
- * form that it has in memory.
+ * form that it has in memory. Transposed experts are run in EFS_FORM_FULL, also if EFS_FORM_ANY is given; other forms
+ * are refused with -EOPNOTSUPP.
  *
  * EFS_FORM_DEVICE (expertfs-gpu.h) runs experts of gate, up and down on the client's device, in its stream, without the
  * team. Activations are F32 and so are sums, in another order than on the CPU. -EOPNOTSUPP: other tensors or another
@@ -114,15 +124,16 @@ EFS_API errint_t efs_vectors_prepare(enum efs_activation activation, const float
                                      uint32_t count, void *memory);
 /* Bytes of scratch memory that each thread needs for efs_product(), aligned to 64; 0: efs_product() does not support
  * the matrix. */
-EFS_API size_t efs_product_scratch_bytes(const struct efs_tensor *matrix);
+EFS_API size_t efs_product_scratch_bytes(const struct efs_tensor *matrix, bool transposed);
 /*
  * Multiply rows [row_begin, row_end) of an expert's matrix (efs_client_tensors(), full or coded, BF16 or F16,
- * [rows][cols]) with the vectors: writes y[t * y_stride + row] of these rows only. Sums are F32, with the same bits for
- * every form, split of the rows and number of vectors. -EOPNOTSUPP: another kind of tensor, or a codec that only the
- * full form supports; -EINVAL: rows or vectors do not fit; -EUCLEAN: damage, these rows of y are undefined; -ENOMEM.
+ * [rows][cols]; transposed: [cols][rows], full) with the vectors: writes y[t * y_stride + row] of these rows only. Sums
+ * are F32, with the same bits for every form, split of the rows and number of vectors. -EOPNOTSUPP: another kind of
+ * tensor, or a codec that only the full form supports, or transposed and coded; -EINVAL: rows or vectors do not fit;
+ * -EUCLEAN: damage, these rows of y are undefined; -ENOMEM.
  */
-EFS_API errint_t efs_product(const struct efs_tensor *matrix, const void *vectors, uint32_t row_begin, uint32_t row_end,
-                             float *y, size_t y_stride, void *scratch, struct efs_error *err);
+EFS_API errint_t efs_product(const struct efs_tensor *matrix, bool transposed, const void *vectors, uint32_t row_begin,
+                             uint32_t row_end, float *y, size_t y_stride, void *scratch, struct efs_error *err);
 
 #ifdef __cplusplus
 }

@@ -309,9 +309,10 @@ errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t laye
  * request is then NULL, and the expert is not held. */
 typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_client_request *request, uint32_t index);
 /* Called when the experts of a request do not fit into memory at once, with the argument of the one that will be
- * admitted last; and, when those that wait fit, again with the same argument and oversize false. Called with the
- * engine's lock held: it must not block or call the engine. */
-typedef void efs_oversize_fn(void *arg, bool oversize);
+ * admitted last; when own_drops changes, the number of those that wait for drops of this request
+ * (efs_request_waits_for_drops()); and, when those that wait fit, again with the same argument and oversize false.
+ * Called with the engine's lock held: it must not block or call the engine. */
+typedef void efs_oversize_fn(void *arg, bool oversize, uint32_t own_drops);
 
 /* All 0: each expert is leased in full until it is dropped or the request is released. */
 /* A program that requests experts: those that it holds are counted over all of its requests. The caller and each
@@ -359,6 +360,9 @@ uint32_t efs_requests_refuse(struct efs *fs, efs_cancelled_fn *chosen);
  * it must not block or call the engine. NULL: ends the calls. */
 typedef void efs_memory_short_fn(void *arg, bool progressed);
 void efs_on_memory_short(struct efs *fs, efs_memory_short_fn *call, void *arg);
+/* Whether a request waits for memory that programs hold. An oversize request that only its own program can admit, by
+ * drops, does not count. */
+bool efs_memory_short(struct efs *fs);
 /* Replaces efs_client_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed
  * on. */
 void efs_request_detach(struct efs_client_request *request, uint32_t index);

@@ -46,8 +46,10 @@
  * HINT      efs_export_routing: predicted experts of a later layer. Not answered
  * WINDOW    efs_export_answer, with a descriptor: only window and window_bytes are set
  * CODED     answers ASK: one or more efs_export_coded, in order for each tag
- * OVERSIZE  efs_export_answer, only tag is set: the experts of the request with this tag do not fit into memory at
- *           once: the next is sent when the client drops some. Holds until the tag is answered or cancelled, or FITS
+ * OVERSIZE  efs_export_answer, only tag and window are set: the experts of the request with this tag do not fit into
+ *           memory at once: the next is sent when the client drops some. Holds until the tag is answered or cancelled,
+ *           or FITS. window: the number of its experts that wait if the next one does not fit next to those of this
+ *           request that the client holds or is being sent; else 0. Sent again when that number has changed
  * FITS      efs_export_answer, as OVERSIZE: that is over, the other experts fit now
  * CANCEL    efs_export_ask: releases the experts of these tags, for which no answer was received. Each is answered with
  *           -ECANCELED, which no other answer has; the tag is free when the client receives that, and ignores answers

@@ -192,7 +192,8 @@ enum efs_role {
     EFS_ROLE_DOWN_BIAS,
     EFS_ROLE_IN, /* wi and wo of Switch */
     EFS_ROLE_OUT,
-    EFS_ROLE_GATE_UP, /* the rows of gate, then those of up */
+    EFS_ROLE_GATE_UP, /* both in one: see enum efs_layout */
+    EFS_ROLE_GATE_UP_BIAS,
     EFS_ROLE_OTHER
 };
 EFS_API enum efs_role efs_tensor_role(const char *name);
@@ -228,8 +229,9 @@ EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, 
  * Wait for the next expert that is loaded or has failed. 1: *index is its index in needs, *status 0 or its error
  * (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED; with a mount also -EIO after the daemon has ended, and -EDEADLK: clients
  * hold the memory that it needs, and have released none for 30 s). 0: all were reported or dropped. -ETIMEDOUT: none
- * in timeout_ms (< 0: no limit). -EDEADLK, at once, without a limit and for a store in this process: only drops of
- * other requests that this thread has made can release the memory.
+ * in timeout_ms (< 0: no limit). -EDEADLK, at once, without a limit: only this thread's drops can release the memory,
+ * of experts of this request or, for a store in this process, of any request that this thread has made. A program that
+ * drops them by another thread waits with a limit.
  */
 EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status);
 /* An eventfd to poll: readable while efs_client_wait_any() would return at once. Owned by the request, the same at each
@@ -347,10 +349,6 @@ struct efs_expert_info {
 };
 EFS_API uint32_t efs_expert_count(const struct efs *fs);
 EFS_API errint_t efs_expert_info(struct efs *fs, struct efs_expert_id expert, struct efs_expert_info *info);
-
-/* Whether the first request that waits does so because memory in use leaves no room for it: experts that callers hold,
- * and loads in flight. If all of them are the caller's own it waits for itself. */
-EFS_API bool efs_memory_short(struct efs *fs);
 
 /*
  * Settings by name: those of the root in expertfs-proc(5), such as budget, with values such as "8G". A smaller budget

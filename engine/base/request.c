@@ -66,7 +66,9 @@ static void update_event(struct efs_client_request *request)
 /* Whether this thread must not wait for the request without a limit: it would wait for its own drops. */
 static bool request_waits_for_itself(const struct efs_client_request *request)
 {
-    return request->stuck && (request->any_thread || request->thread == efs_thread_number());
+    if (request->any_thread || request->thread != efs_thread_number())
+        return request->any_thread && request->stuck;
+    return request->stuck || (request->own_drops && request->own_drops == request->loading);
 }
 
 static errint_t request_block(struct efs_client_request *request, const struct timespec *until)
@@ -93,11 +95,18 @@ int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint
     const struct timespec *until = efs_deadline(timeout_ms, &time);
     uint32_t next;
     int rc = 0;
+    bool may_refresh = !until && !request->any_thread;
     if (!request_is_here(request))
         return -ECHILD;
     pthread_mutex_lock(request->lock);
-    while ((next = next_unreported(request)) == request->count && request->loading && rc == 0)
+    while ((next = next_unreported(request)) == request->count && request->loading && rc == 0) {
+        if (may_refresh && request->oversize && request->ops->refresh) {
+            request->ops->refresh(request);
+            may_refresh = false;
+            continue;
+        }
         rc = !until && request_waits_for_itself(request) ? -EDEADLK : request_block(request, until);
+    }
     if (next < request->count) {
         struct efs_client_item *item = item_at(request, next);
         item->reported = true;

@@ -25,8 +25,8 @@ struct efs_request_ops { /* of a kind of request */
     /* Waits until an item may have changed, or until; NULL: the same by request->changed. Lock held, released
      * meanwhile. -ETIMEDOUT. */
     errint_t (*block)(struct efs_client_request *request, const struct timespec *until);
-    /* base.oversize may be outdated: sets it to false, until it was requested again. Lock held, released meanwhile.
-     * NULL: it never is. */
+    /* base.oversize and own_drops may be outdated: resets them, until they were requested again. Lock held, released
+     * meanwhile. NULL: they never are. */
     void (*refresh)(struct efs_client_request *request);
     /* The request has an event from now on; NULL: does nothing. Lock held. */
     void (*event_opened)(struct efs_client_request *request);
@@ -50,9 +50,12 @@ struct efs_client_request {
     uint32_t first_item_at, item_bytes;
     bool oversize; /* its items do not fit into memory at once, and some are LOADING */
     /* It waits for memory that other requests of the thread that made it hold. thread: its efs_thread_number(); 0: not
-     * known, and stuck is false. any_thread: threads that wait for it do so for that thread, which waits, too. */
+     * known, and stuck is false. any_thread: threads that wait for it do so for that thread, which waits, too; they
+     * drop its experts meanwhile. */
     bool stuck, any_thread;
     uint64_t thread;
+    /* Its experts that wait for memory which that thread holds, also by this request; 0: none does. */
+    uint32_t own_drops;
 };
 
 /* Sets up a request whose struct ends with `count` items of item_bytes, first_item_at its start. The caller sets

@@ -97,7 +97,7 @@ static bool export_receive_oversize(struct efs_mount *m, const union efs_export_
     (void)fd;
     struct efs_expert_file *file = efs_export_file(m->export, packet->answer.tag);
     if (file && file->item && !file->ready)
-        efs_mount_item_set_oversize(file->item, packet->head.kind == EFS_EXPORT_OVERSIZE);
+        efs_mount_item_set_oversize(file->item, packet->head.kind == EFS_EXPORT_OVERSIZE, packet->answer.window);
     return packet->answer.tag < m->export->tag_count;
 }
 

@@ -10,7 +10,7 @@ void efs_mount_item_set(struct efs_mount_item *item, enum efs_item_state state, 
     struct efs_mount_request *request = item->request;
     struct efs_mount *m = request->mount;
     bool was_loading = item->base.state == EFS_ITEM_LOADING;
-    efs_mount_item_set_oversize(item, false);
+    efs_mount_item_set_oversize(item, false, 0);
     efs_client_item_set(&request->base, &item->base, state, error);
     if (!was_loading)
         return;
@@ -19,13 +19,14 @@ void efs_mount_item_set(struct efs_mount_item *item, enum efs_item_state state, 
         efs_mount_signal(m->export->kick); /* the thread may wait for this item */
 }
 
-void efs_mount_item_set_oversize(struct efs_mount_item *item, bool oversize)
+void efs_mount_item_set_oversize(struct efs_mount_item *item, bool oversize, uint32_t own_drops)
 {
     struct efs_mount_request *request = item->request;
     if (!oversize && request->oversize_item != item)
         return;
     request->oversize_item = oversize ? item : NULL;
     request->base.oversize = oversize;
+    request->base.own_drops = own_drops;
     pthread_cond_broadcast(request->base.changed);
 }
 

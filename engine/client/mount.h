@@ -124,8 +124,9 @@ void efs_file_failed(struct efs_expert_file *file, errint_t error);
 void efs_file_drop(struct efs_mount *m, struct efs_expert_file *file);
 /* Changes the state of an item, with the error of FAILED. */
 void efs_mount_item_set(struct efs_mount_item *item, enum efs_item_state state, errint_t error);
-/* The mount has reported that the experts of the item's request do not fit into its memory at once, or that they do. */
-void efs_mount_item_set_oversize(struct efs_mount_item *item, bool oversize);
+/* The mount has reported that the experts of the item's request do not fit into its memory at once, and how many of
+ * them wait for drops (EFS_EXPORT_OVERSIZE); or that they do. */
+void efs_mount_item_set_oversize(struct efs_mount_item *item, bool oversize, uint32_t own_drops);
 
 /* ---- mount.c ---- */
 /* Takes over root, also after an error. */

@@ -5,6 +5,7 @@
 
 #include "deadline.h"
 #include "sys.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -154,7 +155,7 @@ static void mount_refresh(struct efs_client_request *of)
     struct efs_mount *m = item->request->mount;
     struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_REFRESH);
     ask.item[ask.head.count++].tag = item->file->exported.tag;
-    efs_mount_item_set_oversize(item, false);
+    efs_mount_item_set_oversize(item, false, 0);
     pthread_mutex_unlock(&m->lock);
     efs_export_end_packet(&ask);
     pthread_mutex_lock(&m->send_lock);
@@ -223,6 +224,7 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
         return efs_fail(err, -ENOMEM, "no memory for a request");
     efs_client_request_init(&request->base, &mount_request_ops, &m->lock, &m->arrived, count,
                             offsetof(struct efs_mount_request, items), sizeof(request->items[0]));
+    request->base.thread = efs_thread_number();
     request->mount = m;
     for (uint32_t i = 0; i < count; i++)
         request->items[i].request = request;

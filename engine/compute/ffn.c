@@ -53,8 +53,16 @@ int efs_ffn_exponents(void *user, size_t shard, const uint8_t **e)
  * computed together. */
 struct block_resources {
     void *scratch;
+    uint8_t *rows; /* of a transposed expert: of gate, then of up; or of down */
     struct efs_ffn_exponents exponents[2];
 };
+
+/* Bytes of the rows of a block of a transposed expert. */
+static size_t block_rows_bytes(const struct efs_ffn_expert *e, uint32_t hidden)
+{
+    const size_t up = 4ull * e->up_phase.block * hidden, down = 2ull * e->down_phase.block * e->inner;
+    return e->layout & EFS_LAYOUT_TRANSPOSED ? (up > down ? up : down) : 0;
+}
 
 static errint_t block_resources_get(struct ffn *f, unsigned thread, const struct efs_ffn_expert *e,
                                     struct block_resources *res)
@@ -62,8 +70,9 @@ static errint_t block_resources_get(struct ffn *f, unsigned thread, const struct
     uint32_t cols = e->inner > f->mixture->hidden ? e->inner : f->mixture->hidden;
     size_t products = (efs_matvec_scratch_bytes(cols, e->tokens) + 63) / 64 * 64;
     size_t shard = e->needs_exponents ? e->shard_elements : 0;
-    uint8_t *memory = efs_team_scratch(f->team, thread, products + 2 * shard);
-    *res = (struct block_resources){.scratch = memory};
+    size_t rows = block_rows_bytes(e, f->mixture->hidden);
+    uint8_t *memory = efs_team_scratch(f->team, thread, products + rows + 2 * shard);
+    *res = (struct block_resources){.scratch = memory, .rows = memory + products};
     if (!memory)
         return -ENOMEM;
     for (int i = 0; i < 2 && shard; i++) {
@@ -110,8 +119,27 @@ static void gate_rows(struct efs_ffn_expert *e, uint32_t begin, uint32_t end)
     }
 }
 
+static errint_t run_up_transposed(struct efs_ffn_expert *e, struct block_resources *res, uint32_t begin, uint32_t end)
+{
+    const uint32_t rows = end - begin, turns = e->layout & EFS_LAYOUT_INTERLEAVED ? 2 : 1;
+    const uint32_t up_first = turns == 2 ? 1 : e->inner;
+    const struct efs_matrix gate = efs_ffn_transposed_rows(&e->gate, begin * turns, turns, rows, res->rows);
+    const struct efs_matrix up = efs_ffn_transposed_rows(&e->gate, up_first + begin * turns, turns, rows,
+                                                         res->rows + 2 * (size_t)rows * gate.cols);
+    if (e->kind == EFS_FFN_FUSED)
+        return efs_matvec_swiglu(&gate, &up, e->input, 0, rows, e->h + begin, e->inner, res->scratch);
+    errint_t rc = efs_matvec(&gate, e->input, 0, rows, e->h + begin, e->inner, res->scratch);
+    if (rc == 0)
+        rc = efs_matvec(&up, e->input, 0, rows, e->u + begin, e->inner, res->scratch);
+    if (rc == 0)
+        gate_rows(e, begin, end);
+    return rc;
+}
+
 static errint_t run_up(struct efs_ffn_expert *e, struct block_resources *res, uint32_t begin, uint32_t end)
 {
+    if (e->layout & EFS_LAYOUT_TRANSPOSED)
+        return run_up_transposed(e, res, begin, end);
     struct efs_matrix gate = ffn_matrix(&e->gate, e->coded[0], &res->exponents[0]);
     const bool fused = e->kind == EFS_FFN_FUSED;
     struct efs_matrix up = ffn_matrix(fused ? &e->gate : &e->up, e->coded[fused ? 0 : 1], &res->exponents[1]);
@@ -133,7 +161,11 @@ static errint_t run_down(struct ffn *f, struct efs_ffn_expert *e, struct block_r
     const uint32_t hidden = f->mixture->hidden;
     struct efs_matrix w = ffn_matrix(&e->down, e->coded[2], &res->exponents[0]);
     float *out = e->out + (size_t)e->first_token * hidden;
-    errint_t rc = efs_matvec(&w, e->middle, begin, end, out, hidden, res->scratch);
+    const bool transposed = e->layout & EFS_LAYOUT_TRANSPOSED;
+    if (transposed)
+        w = efs_ffn_transposed_rows(&e->down, begin, 1, end - begin, res->rows);
+    errint_t rc = efs_matvec(&w, e->middle, transposed ? 0 : begin, transposed ? end - begin : end,
+                             transposed ? out + begin : out, hidden, res->scratch);
     for (uint32_t t = 0; t < e->tokens && rc == 0 && e->bias[2]; t++)
         for (uint32_t i = begin; i < end; i++)
             out[(size_t)t * hidden + i] += e->bias[2][i];
@@ -211,6 +243,7 @@ static errint_t bind_tensors(struct ffn *f, struct efs_ffn_expert *e)
     const struct efs_tensor *tensors;
     uint32_t count;
     errint_t rc = efs_client_tensors(f->request, e->index, &tensors, &count);
+    e->layout = f->mixture->layout;
     if (rc == 0)
         rc = efs_ffn_matrices(e, tensors, count, f->mixture->hidden, f->err);
     if (rc == 0)
@@ -424,7 +457,8 @@ static errint_t ffn_begin(struct ffn *f)
         return efs_fail(f->err, -ENOMEM, "no memory for a request");
     for (uint32_t i = 0; i < m->expert_count; i++)
         needs[i] = (struct efs_need){m->experts[i].expert, m->experts[i].count};
-    errint_t rc = efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs, m->expert_count, m->form,
+    const enum efs_form form = m->layout & EFS_LAYOUT_TRANSPOSED ? EFS_FORM_FULL : m->form;
+    errint_t rc = efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs, m->expert_count, form,
                                    &f->request, f->err);
     free(needs);
     if (rc == 0)

@@ -23,8 +23,8 @@ struct efs_ffn_phase {
 /* How h follows from the products of gate and up with x. The output of an expert is down h. */
 enum efs_ffn_kind {
     EFS_FFN_SWIGLU,  /* h = silu(gate x) * (up x) */
-    EFS_FFN_FUSED,   /* the same; gate has the rows of both */
-    EFS_FFN_CLAMPED, /* gpt-oss: with biases, and efs_swiglu_clamped() */
+    EFS_FFN_FUSED,   /* the same; gate has both */
+    EFS_FFN_CLAMPED, /* gpt-oss: with biases, and efs_swiglu_clamped(); transposed: gate has both */
     EFS_FFN_RELU     /* Switch: h = max(gate x, 0); without up */
 };
 
@@ -33,7 +33,8 @@ struct efs_ffn_expert {
     const struct efs_route_to *route;
     uint32_t index; /* in the request */
     enum efs_ffn_kind kind;
-    struct efs_matrix gate, up, down;
+    unsigned layout;                  /* enum efs_layout */
+    struct efs_matrix gate, up, down; /* as they are stored */
     float *bias[3];                         /* of gate, up and down; NULL: none */
     struct efs_matrix_shard *shards;        /* of the three matrices */
     const struct efs_coded_shard *coded[3]; /* of gate, up and down, from the client; NULL: full */
@@ -64,8 +65,14 @@ struct efs_ffn_source {
 errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *mixture,
                      struct efs_error *err);
 
-/* Finds the matrices and biases of an expert among its tensors. The caller frees e->shards and e->bias, also after an
- * error. -EOPNOTSUPP (unknown kind or coding), -EINVAL (shapes do not fit), -EUCLEAN or -ENOMEM, with err. */
+/* Copies rows of a plain matrix that is stored transposed, every step-th from the first on, to memory of
+ * rows * w->rows * 2 bytes, and returns them as a matrix. */
+struct efs_matrix efs_ffn_transposed_rows(const struct efs_matrix *w, uint32_t first, uint32_t step, uint32_t rows,
+                                          void *to);
+
+/* Finds the matrices and biases of an expert of e->layout among its tensors. The caller frees e->shards and e->bias,
+ * also after an error. -EOPNOTSUPP (unknown kind, layout or coding), -EINVAL (shapes do not fit), -EUCLEAN or -ENOMEM,
+ * with err. */
 errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
                           struct efs_error *err);
 

@@ -21,7 +21,7 @@ static errint_t check_routing(const struct efs_mixture *m, struct efs_error *err
     return 0;
 }
 
-static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
+static errint_t ffn_check(const struct efs_mixture *m, bool plain, struct efs_error *err)
 {
     const uint32_t experts = m->routing ? m->routing->experts : m->expert_count;
     const int outputs = (m->y ? 1 : 0) + (m->y_bf16 ? 1 : 0);
@@ -29,6 +29,10 @@ static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
         (unsigned)m->activation > EFS_ACTIVATION_F16 || m->y_stride < m->hidden || !m->x || outputs != 1)
         return efs_fail(err, -EINVAL, "a mixture of %u experts, %u tokens, hidden size %u", experts, m->tokens,
                         m->hidden);
+    if (m->layout > (EFS_LAYOUT_TRANSPOSED | EFS_LAYOUT_INTERLEAVED))
+        return efs_fail(err, -EINVAL, "there is no layout %u", m->layout);
+    if (m->layout && (plain || (m->form != EFS_FORM_FULL && m->form != EFS_FORM_ANY)))
+        return efs_fail(err, -EOPNOTSUPP, "experts that are transposed or interleaved are run in full form alone");
     if (m->routing)
         return check_routing(m, err);
     for (uint32_t i = 0; i < m->expert_count; i++) {
@@ -56,7 +60,7 @@ static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *
     const bool device = (m->form == EFS_FORM_DEVICE || m->form == EFS_FORM_SHARED) && !from->plain;
     err = err ? err : &unwanted;
     err->text[0] = '\0';
-    errint_t rc = ffn_check(m, err);
+    errint_t rc = ffn_check(m, from->plain, err);
     if (rc == 0)
         rc = ffn_check_owner(from, team, err);
     if (rc == 0)

@@ -103,21 +103,35 @@ static errint_t read_bias(float **bias, const struct efs_tensor *t, uint64_t cou
     return rc < 0 ? efs_fail(err, rc, "%s: %s", t->name, strerror(-rc)) : 0;
 }
 
-/* The kind of expert that these tensors form, and in[]: its gate, up and down, or NULL. -EOPNOTSUPP: no known kind. */
-static errint_t kind_of(const struct efs_tensor *const of[EFS_ROLE_OTHER], const struct efs_tensor *in[3],
-                        enum efs_ffn_kind *kind)
+#define ROLE(role) (1u << EFS_ROLE_##role)
+#define THREE (ROLE(GATE) | ROLE(UP) | ROLE(DOWN))
+#define FUSED (ROLE(GATE_UP) | ROLE(DOWN))
+#define BIASES (ROLE(GATE_BIAS) | ROLE(UP_BIAS) | ROLE(DOWN_BIAS))
+#define FUSED_BIASES (ROLE(GATE_UP_BIAS) | ROLE(DOWN_BIAS))
+
+/* The known kinds of experts, by the roles of their tensors; optional: those that may be missing. */
+static const struct kind {
+    uint32_t roles, optional;
+    unsigned layout;
+    enum efs_ffn_kind kind;
+    enum efs_role first, last; /* of the matrices before and after the activation, apart from up */
+} kinds[] = {
+    {THREE, 0, 0, EFS_FFN_SWIGLU, EFS_ROLE_GATE, EFS_ROLE_DOWN},
+    {THREE, BIASES, 0, EFS_FFN_CLAMPED, EFS_ROLE_GATE, EFS_ROLE_DOWN},
+    {FUSED, 0, 0, EFS_FFN_FUSED, EFS_ROLE_GATE_UP, EFS_ROLE_DOWN},
+    {FUSED, 0, EFS_LAYOUT_TRANSPOSED, EFS_FFN_FUSED, EFS_ROLE_GATE_UP, EFS_ROLE_DOWN},
+    {FUSED | FUSED_BIASES, 0, EFS_LAYOUT_TRANSPOSED | EFS_LAYOUT_INTERLEAVED, EFS_FFN_CLAMPED, EFS_ROLE_GATE_UP,
+     EFS_ROLE_DOWN},
+    {ROLE(IN) | ROLE(OUT), 0, 0, EFS_FFN_RELU, EFS_ROLE_IN, EFS_ROLE_OUT},
+};
+
+/* The kind of expert that tensors of these roles form in this layout; NULL: none. */
+static const struct kind *kind_of(uint32_t roles, unsigned layout)
 {
-    const bool two = of[EFS_ROLE_IN] && of[EFS_ROLE_OUT], fused = of[EFS_ROLE_GATE_UP] && of[EFS_ROLE_DOWN],
-               bias = of[EFS_ROLE_GATE_BIAS] || of[EFS_ROLE_UP_BIAS] || of[EFS_ROLE_DOWN_BIAS];
-    const bool three = of[EFS_ROLE_GATE] && of[EFS_ROLE_UP] && of[EFS_ROLE_DOWN];
-    uint32_t roles = 0;
-    for (int role = 0; role < EFS_ROLE_OTHER; role++)
-        roles += of[role] != NULL && (role < EFS_ROLE_GATE_BIAS || role > EFS_ROLE_DOWN_BIAS);
-    *kind = two ? EFS_FFN_RELU : fused ? EFS_FFN_FUSED : bias ? EFS_FFN_CLAMPED : EFS_FFN_SWIGLU;
-    in[0] = two ? of[EFS_ROLE_IN] : fused ? of[EFS_ROLE_GATE_UP] : of[EFS_ROLE_GATE];
-    in[1] = of[EFS_ROLE_UP];
-    in[2] = two ? of[EFS_ROLE_OUT] : of[EFS_ROLE_DOWN];
-    return two || fused ? (roles > 2 || bias ? -EOPNOTSUPP : 0) : three && roles == 3 ? 0 : -EOPNOTSUPP;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (kinds[i].layout == layout && (roles & ~kinds[i].optional) == kinds[i].roles)
+            return &kinds[i];
+    return NULL;
 }
 
 errint_t efs_ffn_check_act(const char *hidden_act, enum efs_ffn_kind kind, const char *name, struct efs_error *err)
@@ -138,35 +152,67 @@ const char *efs_ffn_reason(errint_t error)
                               : strerror(-error);
 }
 
-/* Checks the shapes, and that the matrices have one dtype. */
-static errint_t check_matrices(const struct efs_ffn_expert *e, const char *name, uint32_t hidden, struct efs_error *err)
+/* Sets e->inner; checks the shapes, and that the matrices have one dtype. both: gate has the rows of up, too. */
+static errint_t check_matrices(struct efs_ffn_expert *e, bool both, const char *name, uint32_t hidden,
+                               struct efs_error *err)
 {
-    const bool two = e->kind == EFS_FFN_RELU || e->kind == EFS_FFN_FUSED;
-    if ((!two && e->up.f16 != e->gate.f16) || e->down.f16 != e->gate.f16)
+    const bool transposed = e->layout & EFS_LAYOUT_TRANSPOSED, up = e->kind != EFS_FFN_RELU && !both;
+    const uint32_t rows = transposed ? e->gate.cols : e->gate.rows, cols = transposed ? e->gate.rows : e->gate.cols;
+    e->inner = both ? rows / 2 : rows;
+    if ((up && e->up.f16 != e->gate.f16) || e->down.f16 != e->gate.f16)
         return efs_fail(err, -EOPNOTSUPP, "%s: matrices of BF16 and of F16 in one expert", name);
-    if ((!two && (e->gate.rows != e->up.rows || e->up.cols != hidden)) || e->gate.cols != hidden ||
-        e->down.rows != hidden || e->down.cols != e->inner || (e->kind == EFS_FFN_FUSED && e->gate.rows % 2 != 0))
+    if (transposed && (!e->gate.plain || !e->down.plain))
+        return efs_fail(err, -EOPNOTSUPP, "%s: transposed, which only the full form serves", name);
+    if ((up && (e->gate.rows != e->up.rows || e->up.cols != hidden)) || cols != hidden || (both && rows % 2 != 0) ||
+        e->down.rows != (transposed ? e->inner : hidden) || e->down.cols != (transposed ? hidden : e->inner))
         return efs_fail(err, -EINVAL, "%s: shapes do not fit a hidden size of %u", name, hidden);
     return 0;
+}
+
+/* Reads the biases; of one for gate and up in turns it makes two. */
+static errint_t read_biases(struct efs_ffn_expert *e, const struct efs_tensor *const of[EFS_ROLE_OTHER],
+                            uint32_t hidden, struct efs_error *err)
+{
+    errint_t rc = 0;
+    for (int role = 0; role < 3 && rc == 0; role++)
+        if (of[EFS_ROLE_GATE_BIAS + role])
+            rc = read_bias(&e->bias[role], of[EFS_ROLE_GATE_BIAS + role], role == 2 ? hidden : e->inner, err);
+    if (rc < 0 || !of[EFS_ROLE_GATE_UP_BIAS])
+        return rc;
+    rc = read_bias(&e->bias[0], of[EFS_ROLE_GATE_UP_BIAS], 2ull * e->inner, err);
+    e->bias[1] = rc == 0 ? efs_sys_malloc(e->inner * sizeof(float)) : NULL;
+    if (rc == 0 && !e->bias[1])
+        rc = efs_fail(err, -ENOMEM, "no memory for a bias");
+    for (uint32_t i = 0; rc == 0 && i < e->inner; i++) {
+        e->bias[1][i] = e->bias[0][2 * i + 1];
+        e->bias[0][i] = e->bias[0][2 * i];
+    }
+    return rc;
 }
 
 errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
                           struct efs_error *err)
 {
     struct efs_matrix *matrices[3] = {&e->gate, &e->up, &e->down};
-    const struct efs_tensor *of[EFS_ROLE_OTHER] = {NULL}, *in[3];
+    const struct efs_tensor *of[EFS_ROLE_OTHER] = {NULL};
+    uint32_t roles = 0;
     size_t shards = 0;
     for (uint32_t i = 0; i < count; i++) {
         const enum efs_role role = efs_tensor_role(tensors[i].name);
         if (role == EFS_ROLE_OTHER || of[role])
             return efs_fail(err, -EOPNOTSUPP, "%s: not part of an expert of a known kind", tensors[i].name);
         of[role] = &tensors[i];
+        roles |= 1u << role;
         shards += tensors[i].shard_count;
     }
-    if (kind_of(of, in, &e->kind) < 0)
+    const struct kind *kind = kind_of(roles, e->layout);
+    if (!kind)
         return efs_fail(err, -EOPNOTSUPP,
-                        "an expert of %u tensors is neither gate, up and down, nor gate_up and down, nor wi and wo",
+                        "an expert of %u tensors is neither gate, up and down, nor gate_up and down in a known layout, "
+                        "nor wi and wo",
                         count);
+    const struct efs_tensor *in[3] = {of[kind->first], of[EFS_ROLE_UP], of[kind->last]};
+    e->kind = kind->kind;
     e->shards = efs_sys_calloc(shards + 1, sizeof(*e->shards));
     if (!e->shards)
         return efs_fail(err, -ENOMEM, "no memory for the shards of an expert");
@@ -184,10 +230,6 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
             e->needs_exponents = e->needs_exponents || at[i].form == EFS_E_CALLBACK;
         at += in[role]->shard_count;
     }
-    e->inner = e->kind == EFS_FFN_FUSED ? e->gate.rows / 2 : e->gate.rows;
-    errint_t rc = check_matrices(e, in[0]->name, hidden, err);
-    for (int role = 0; role < 3 && rc == 0; role++)
-        if (of[EFS_ROLE_GATE_BIAS + role])
-            rc = read_bias(&e->bias[role], of[EFS_ROLE_GATE_BIAS + role], matrices[role]->rows, err);
-    return rc;
+    errint_t rc = check_matrices(e, kind->first == EFS_ROLE_GATE_UP, in[0]->name, hidden, err);
+    return rc < 0 ? rc : read_biases(e, of, hidden, err);
 }

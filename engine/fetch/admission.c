@@ -61,31 +61,35 @@ static bool item_may_wait(const struct efs *fs, const struct efs_request_item *i
 /* ---- reports ---- */
 
 /* Reports that not all experts of the request fit into memory at once, by the last one that waits: the rest is admitted
- * before it. Withdraws that report when it is not true any more. */
-static void request_report_oversize(struct efs_request *request)
+ * before it. Withdraws that report when it is not true any more. anew: also if that item still waits. */
+static void request_report_oversize(struct efs_request *request, bool anew)
 {
     struct efs_request_item *old = request->oversize_item;
-    if (!request->oversize_fn || (request->base.oversize && old && old->waiting))
+    if (!request->oversize_fn || (request->base.oversize && old && old->waiting && !anew))
         return;
     request->oversize_item = NULL;
     for (uint32_t i = request->base.count; request->base.oversize && !request->oversize_item && i-- > 0;)
         if (request->items[i].waiting && request->items[i].arg)
             request->oversize_item = &request->items[i];
     if (request->oversize_item)
-        request->oversize_fn(request->oversize_item->arg, true);
+        request->oversize_fn(request->oversize_item->arg, true, request->base.own_drops);
     else if (old)
-        request->oversize_fn(old->arg, false);
+        request->oversize_fn(old->arg, false, 0);
 }
 
-/* stuck: efs_request_is_stuck(). A thread that waits for it is woken. */
-static void request_set_stuck(struct efs_request *request, bool stuck)
+/* stuck, own_drops: efs_request_is_stuck(), efs_request_waits_for_drops(). Threads that wait for it are woken. */
+static void request_set_stuck(struct efs_request *request, bool stuck, uint32_t own_drops)
 {
-    if (request->base.stuck == stuck)
+    const bool other_drops = request->base.own_drops != own_drops;
+    if (request->base.stuck == stuck && !other_drops)
         return;
     pthread_mutex_lock(&request->lock);
     request->base.stuck = stuck;
+    request->base.own_drops = own_drops;
     pthread_cond_broadcast(&request->changed);
     pthread_mutex_unlock(&request->lock);
+    if (other_drops)
+        request_report_oversize(request, true);
 }
 
 static void request_set_oversize(struct efs_request *request, bool oversize)
@@ -94,7 +98,7 @@ static void request_set_oversize(struct efs_request *request, bool oversize)
     request->base.oversize = oversize;
     pthread_cond_broadcast(&request->changed);
     pthread_mutex_unlock(&request->lock);
-    request_report_oversize(request);
+    request_report_oversize(request, false);
 }
 
 /* ---- admission of a request ---- */
@@ -197,7 +201,7 @@ static void queue_end(struct efs *fs, struct efs_request **at)
     if (!*at)
         fs->leases->queue.tail = at;
     request_set_oversize(request, false);
-    request_set_stuck(request, false);
+    request_set_stuck(request, false, 0);
 }
 
 /* Whether some request holds experts while its rest waits. Updates what depends on drops: an oversize request of which
@@ -305,7 +309,7 @@ static void queue_look_for_stuck(struct efs *fs, errint_t why)
 {
     for (struct efs_request *request = fs->leases->queue.head; request; request = request->next) {
         request->is_short = request->is_short && why != -EAGAIN;
-        request_set_stuck(request, efs_request_is_stuck(fs, request));
+        request_set_stuck(request, efs_request_is_stuck(fs, request), efs_request_waits_for_drops(fs, request));
     }
 }
 
@@ -348,10 +352,13 @@ void efs_admission_run(struct efs *fs)
 {
     /* one thread at a time starts what is admitted: a load may complete at once and admit the next one, and the
      * recursion would be as deep as the queue is long */
-    if (fs->queue_starts || fs->deferred.admitted)
-        return;
     const struct efs_changes *c = &fs->deferred.changes;
     bool due = c->admission || (fs->leases->awaits_flight && c->flight) || fs->closing;
+    if (fs->queue_starts || fs->deferred.admitted) {
+        for (struct efs_request *request = due ? fs->leases->queue.head : NULL; request; request = request->next)
+            request_set_stuck(request, false, 0); /* until the queue is tried: the change may be a drop */
+        return;
+    }
     fs->deferred.changes.admission = fs->deferred.changes.flight = false;
     if (!due)
         return;
@@ -421,7 +428,7 @@ static uint32_t admission_end_items(struct efs *fs, const struct efs_request *dr
             ended++;
         }
         if (request->waiting) {
-            request_report_oversize(request); /* by an item that still waits */
+            request_report_oversize(request, false); /* by an item that still waits */
             at = &request->next;
         } else {
             queue_end(fs, at);

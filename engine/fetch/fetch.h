@@ -162,7 +162,7 @@ struct efs_leases {
     EFS_QUEUE(struct efs_request) queue; /* the admission queue; linked by next */
     LIST_HEAD(, efs_request) holding;    /* requests of threads of this process that hold experts */
     bool awaits_flight;                  /* the first one waits for memory that is in flight or being freed */
-    bool is_short;                       /* the first request that waits does so for pinned memory */
+    bool is_short;                       /* efs_memory_short() */
     bool progressed;                     /* since the last call of on_short */
     uint64_t least_pinned;               /* bytes since the last progress; UINT64_MAX: none waits for other programs */
     efs_memory_short_fn *on_short;       /* of efs_on_memory_short() */
@@ -201,6 +201,10 @@ bool efs_request_fits_next_to(const struct efs *fs, const struct efs_request *re
  * else is pinned, and it was not admitted. A thread that waits for it alone would wait for ever. What the request
  * itself holds does not matter, as threads of a team drop that. */
 bool efs_request_is_stuck(const struct efs *fs, const struct efs_request *request);
+/* The same for a request that holds some of its experts, by what it and the other requests of its thread hold: the
+ * number of its experts that wait; 0: it is not so. Of a request for another process only what it holds itself counts,
+ * as the threads of that process are not known. */
+uint32_t efs_request_waits_for_drops(const struct efs *fs, const struct efs_request *request);
 
 /* ---- reserve.c: with efs.lock held ---- */
 /* The items are of one request; those that do not wait are skipped. */

@@ -121,9 +121,10 @@ static void unmark(const struct efs *fs, const struct efs_request *request)
         fs->leases->at[request->items[i].expert].marks = 0;
 }
 
-/* The bytes of the other requests of its thread, each expert once; *with_next: and of what it waits for next. */
-static struct efs_held others_of_thread(const struct efs *fs, const struct efs_request *request,
-                                        struct efs_held *with_next)
+/* The bytes that its thread holds, each expert once: by all requests, or without this one; *with_next: and of what it
+ * waits for next. A request for another process has no thread: then its own bytes alone. */
+static struct efs_held held_by_thread(const struct efs *fs, const struct efs_request *request, bool without_this,
+                                      struct efs_held *with_next)
 {
     struct efs_held held = {{0}};
     const struct efs_request *other;
@@ -132,6 +133,8 @@ static struct efs_held others_of_thread(const struct efs *fs, const struct efs_r
         if (other != request && other->base.thread == request->base.thread)
             add_unmarked(fs, other, false, &held);
     }
+    if (!without_this)
+        add_unmarked(fs, request, false, &held);
     *with_next = held;
     add_unmarked(fs, request, true, with_next);
     LIST_FOREACH(other, &fs->leases->holding, holding)
@@ -156,9 +159,19 @@ bool efs_request_is_stuck(const struct efs *fs, const struct efs_request *reques
     struct efs_held with_next;
     if (!request->base.thread || !request->waiting || LIST_EMPTY(&fs->leases->holding))
         return false;
-    const struct efs_held held = others_of_thread(fs, request, &with_next);
+    const struct efs_held held = held_by_thread(fs, request, true, &with_next);
     if (!efs_held_some(held))
         return false;
     return (!bytes_fit(fs, with_next) && !efs_request_is_pinned(fs, request)) ||
            (request->is_short && !efs_held_some(request->held) && only_these_are_pinned(fs, held));
+}
+
+uint32_t efs_request_waits_for_drops(const struct efs *fs, const struct efs_request *request)
+{
+    struct efs_held with_next;
+    if (!request->waiting || !efs_held_some(request->held))
+        return 0;
+    const struct efs_held held = held_by_thread(fs, request, false, &with_next);
+    const bool fits = bytes_fit(fs, with_next) || efs_request_is_pinned(fs, request);
+    return !fits || (request->is_short && only_these_are_pinned(fs, held)) ? request->waiting : 0;
 }

@@ -10,10 +10,11 @@ static const char *const names[EFS_ROLE_OTHER][4] = {
     [EFS_ROLE_DOWN] = {"down_proj", "w2", "ffn_down_exps", "output_linear"},
     [EFS_ROLE_GATE_BIAS] = {"gate_proj.bias", "ffn_gate_exps.bias"},
     [EFS_ROLE_UP_BIAS] = {"up_proj.bias", "ffn_up_exps.bias"},
-    [EFS_ROLE_DOWN_BIAS] = {"down_proj.bias", "ffn_down_exps.bias"},
+    [EFS_ROLE_DOWN_BIAS] = {"down_proj.bias", "down_proj_bias", "ffn_down_exps.bias"},
     [EFS_ROLE_IN] = {"wi"},
     [EFS_ROLE_OUT] = {"wo"},
     [EFS_ROLE_GATE_UP] = {"gate_up_proj", "ffn_gate_up_exps", "input_linear"},
+    [EFS_ROLE_GATE_UP_BIAS] = {"gate_up_proj_bias"},
 };
 
 /* Whether name, without a trailing ".weight", ends with a dot and part. */

@@ -71,24 +71,28 @@ void efsd_export_client_refuse(struct efsd_export_client *s, uint32_t tag, errin
 void efsd_export_client_report_oversize(struct efsd_export_client *s, struct efsd_export_item *item)
 {
     struct efs_export_answer packet = answer_to(item->tag);
-    if (item->oversize == item->told_oversize || item->queued_oversize)
+    const bool more = item->own_drops && item->own_drops != item->told_own_drops;
+    if ((item->oversize == item->told_oversize && !more) || item->queued_oversize)
         return;
     packet.head.kind = item->oversize ? EFS_EXPORT_OVERSIZE : EFS_EXPORT_FITS;
+    packet.window = item->own_drops;
     errint_t rc = efsd_export_client_send(s, &packet.head, -1);
-    if (rc == 0)
+    if (rc == 0) {
         item->told_oversize = item->oversize;
-    else if (rc == -EAGAIN)
+        item->told_own_drops = item->own_drops;
+    } else if (rc == -EAGAIN)
         item->queued_oversize = efsd_export_client_queue(s, item, item->tag, 0);
     else
         shutdown(s->fd, SHUT_RDWR);
 }
 
-void efsd_export_oversize(void *arg, bool oversize)
+void efsd_export_oversize(void *arg, bool oversize, uint32_t own_drops)
 {
     struct efsd_export_item *item = arg;
     struct efsd_export_client *s = item->client;
     pthread_mutex_lock(&s->export->lock);
     item->oversize = oversize;
+    item->own_drops = own_drops;
     if (!item->dropped && s->fd >= 0)
         efsd_export_client_report_oversize(s, item);
     pthread_mutex_unlock(&s->export->lock);

@@ -41,6 +41,7 @@ struct efsd_export_item {
     uint8_t *body;        /* coded: payload of the struct efs_export_coded packets, until all were sent */
     uint32_t layout_bytes, body_bytes, sent_bytes;
     bool oversize, told_oversize;               /* PENDING: its request is; the state that was sent */
+    uint32_t own_drops, told_own_drops;         /* of efs_oversize_fn, and what was sent */
     struct efsd_queued_packet *queued_oversize, /* EFS_EXPORT_OVERSIZE or FITS is to be sent; NULL: it is not */
         *queued_answer;
 };
@@ -202,7 +203,7 @@ void efsd_export_timer_ended(struct efsd_export *export);
 /* An efs_arrived_fn. arg is a struct efsd_export_item. */
 void efsd_export_complete(void *arg, errint_t error, struct efs_client_request *request, uint32_t index);
 /* An efs_oversize_fn with the same argument. Takes the lock while the engine's lock is held. */
-void efsd_export_oversize(void *arg, bool oversize);
+void efsd_export_oversize(void *arg, bool oversize, uint32_t own_drops);
 /* Lock held. Reports to the client whether the request of an item, which is PENDING, is oversize, unless it knows. */
 void efsd_export_client_report_oversize(struct efsd_export_client *client, struct efsd_export_item *item);
 /* Lock held. Reports that a tag is free: after all packets that are queued. */

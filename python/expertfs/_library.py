@@ -15,7 +15,8 @@ NAME = "libexpertfs.so.0"
 FULL, CODED, ANY, DEVICE, SHARED = range(5)
 FORMS = {"full": FULL, "coded": CODED, "any": ANY}
 LEVELS = ("error", "warning", "info")
-ROLES = ("gate", "up", "down", "gate_bias", "up_bias", "down_bias", "in", "out", "gate_up", None)
+ROLES = ("gate", "up", "down", "gate_bias", "up_bias", "down_bias", "in", "out", "gate_up", "gate_up_bias", None)
+TRANSPOSED, INTERLEAVED = 1, 2
 I32, F32, I64, F16, BF16 = 9, 10, 12, 6, 7  # enum efs_dtype
 ACTIVATIONS = {F32: 0, BF16: 1, F16: 2}
 
@@ -26,12 +27,12 @@ class Error(OSError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """The budget is below its minimum, which the text names, or memory that is in use leaves no room."""
+    """The budget is below its minimum, which the text names; or experts that are in use leave no room (EDEADLK)."""
 
 
 def error(code: int, text: str = "") -> Error:
     number = abs(code)
-    kind = OutOfMemory if number == errno.ENOMEM else Error
+    kind = OutOfMemory if number in (errno.ENOMEM, errno.EDEADLK) else Error
     return kind(number, text or os.strerror(number))
 
 
@@ -82,9 +83,13 @@ class RouterOutput(Structure):
 
 class Mixture(Structure):
     _fields_ = [("expert_count", c_uint32), ("experts", c_void_p), ("routing", POINTER(RouterOutput)),
-                ("hidden_act", c_char_p), ("activation", c_int), ("x", c_void_p), ("tokens", c_uint32),
+                ("hidden_act", c_char_p), ("layout", c_uint), ("activation", c_int), ("x", c_void_p), ("tokens", c_uint32),
                 ("hidden", c_uint32), ("x_stride", c_size_t), ("y_stride", c_size_t), ("y", c_void_p),
                 ("y_bf16", c_void_p), ("form", c_int)]
+
+
+class GpuOptions(Structure):
+    _fields_ = [("device", c_uint32), ("budget_bytes", c_uint64), ("policy", c_char_p), ("ahead_bytes", c_uint64)]
 
 
 class FileInfo(Structure):
@@ -112,7 +117,7 @@ class PackReport(Structure):
 
 STRUCTS = {"efs_error": ErrorText, "efs_client_options": ClientOptions, "efs_need": Need, "efs_tensor": CTensor,
            "efs_listed_expert": ListedExpert, "efs_routing": Routing, "efs_router_output": RouterOutput,
-           "efs_mixture": Mixture, "efs_file_info": FileInfo, "efs_pack_options": PackOptions,
+           "efs_mixture": Mixture, "efs_gpu_options": GpuOptions, "efs_file_info": FileInfo, "efs_pack_options": PackOptions,
            "efs_pack_row": PackRow, "efs_pack_report": PackReport}
 P = c_void_p
 CALLS = {
@@ -126,10 +131,12 @@ CALLS = {
     "efs_client_experts": (c_int, [P, POINTER(POINTER(ListedExpert)), POINTER(c_uint32), POINTER(ErrorText)]),
     "efs_client_begin": (c_int, [P, c_char_p, c_uint32, POINTER(Need), c_uint32, c_int, POINTER(P), POINTER(ErrorText)]),
     "efs_client_wait_any": (c_int, [P, c_int, POINTER(c_uint32), POINTER(c_int)]),
+    "efs_client_wait": (c_int, [P]),
     "efs_client_tensors": (c_int, [P, c_uint32, POINTER(POINTER(CTensor)), POINTER(c_uint32)]),
     "efs_client_drop": (None, [P, c_uint32]),
     "efs_client_release": (None, [P]),
-    "efs_memory_short": (c_bool, [P]),
+    "efs_client_gpu": (c_int, [P, POINTER(GpuOptions), POINTER(ErrorText)]),
+    "efs_client_drop_after": (c_int, [P, c_uint32, c_void_p]),
     "efs_client_ffn": (c_int, [P, P, c_char_p, c_uint32, POINTER(Mixture), POINTER(ErrorText)]),
     "efs_team_new": (c_int, [c_uint, POINTER(P)]),
     "efs_team_free": (None, [P]),
@@ -149,7 +156,8 @@ def load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(bundled) if bundled.exists() else NAME)
     except OSError as why:
-        raise ImportError(f"expertfs: {NAME}: {why}\nhint: install the package libexpertfs0, or a wheel of expertfs") from None
+        raise ImportError(f"expertfs: {NAME}: {why}\nhint: install the package libexpertfs0 or the wheel that "
+                          "`make wheel` builds, or set LD_LIBRARY_PATH to the folder of this library") from None
     for name, (result, arguments) in CALLS.items():
         if not hasattr(library, name):
             raise ImportError(f"expertfs: {NAME} has no {name}: it is of another version than this package")

@@ -54,7 +54,7 @@ def array(what: str, value, types: tuple[int, ...], written: bool = False) -> Ar
         raise ValueError(f"ffn: {what} has the shape {list(shape)}: two dimensions are needed")
     if 0 not in shape and (shape[1] > 1 and strides[1] != 1 or shape[0] > 1 and strides[0] < shape[1]):
         raise ValueError(f"ffn: {what} is strided: use .contiguous()")
-    stride = strides[0] if shape[0] > 1 else shape[1]
+    stride = strides[0] if shape[0] > 1 and shape[1] > 0 else shape[1]
     return Array(address, TYPES[name], shape, stride, name)
 
 
@@ -78,7 +78,7 @@ def _layer_experts(session, layer: int, stack: str) -> int:
     raise _library.error(2, f"{session.path}: there is no layer {layer}{f' of {stack}' if stack else ''}")
 
 
-def run_ffn(session, layer, x, idx, w, out, act, form, stack):
+def run_ffn(session, layer, x, idx, w, out, act, form, stack, layout):
     client = session._check()
     given, indices = array("x", x, (F32, BF16, F16)), array("idx", idx, (I64, I32))
     weights = array("w", w, (F32, BF16))
@@ -100,16 +100,12 @@ def run_ffn(session, layer, x, idx, w, out, act, form, stack):
     routing = _library.RouterOutput(experts, number("K", indices.shape[1]), indices.dtype, weights.dtype,
                                     indices.address, weights.address)
     mixture = _library.Mixture(
-        routing=ctypes.pointer(routing), hidden_act=hidden_act, x=given.address,
+        routing=ctypes.pointer(routing), hidden_act=hidden_act, layout=layout, x=given.address,
         activation=_library.ACTIVATIONS[given.dtype], tokens=number("tokens", tokens), hidden=number("hidden", hidden), x_stride=given.row_stride,
         y_stride=to.row_stride, form=_library.FORMS[form])
     setattr(mixture, "y_bf16" if to.dtype == BF16 else "y", to.address)
-    if session._holds:  # the library would wait for ever for memory that this thread itself holds
-        chosen = sorted({int(one) for row in idx.tolist() for one in row})
-        held = session.request(layer, chosen, 1, form, stack).wait()
     why = ErrorText()
     with session._teaming:
         rc = lib.efs_client_ffn(client, _team(session), stack_text, layer, byref(mixture), byref(why))
-    held = None
     check(rc, why)
     return result

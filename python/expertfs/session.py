@@ -30,7 +30,8 @@ class Message(NamedTuple):
 
 
 def open(path: str | os.PathLike, budget: int | str | None = None, *, workers: int = 0, coded_only: bool = False,
-         state: bool = True, prefetch: str | None = None, reserved: int | str | None = None) -> Session:
+         state: bool = True, prefetch: str | None = None, reserved: int | str | None = None, device: int | None = None,
+         device_budget: int | str | None = None) -> Session:
     """Opens a store, a checkpoint (a folder or a file of safetensors or GGUF), or the directory of a mount.
 
     Of a store or a checkpoint: `budget` limits all memory that it takes, as a number of bytes or "8G" (default: half of
@@ -38,9 +39,13 @@ def open(path: str | os.PathLike, budget: int | str | None = None, *, workers: i
     cores); `coded_only` keeps no decoded experts; `state=False` reads and writes no state directory; `prefetch`: a value
     of that tunable. A mount has its own: these are then refused.
 
+    `device`: the number of a graphics processor (CUDA), for requests of the form "device"; `device_budget` limits all of
+    its memory that is taken (default: half of what is free). OSError: ENODEV, no driver or no such device; EOPNOTSUPP, a
+    library without its kernels; EINVAL, the budget is too small.
+
     OSError with errno: ENOENT, EACCES; ENODEV: neither a store nor a mount; EUCLEAN: damaged; and OutOfMemory, which is
     a MemoryError, too: the budget is below its minimum, which the text names."""
-    return Session(path, budget, workers, coded_only, state, prefetch, reserved)
+    return Session(path, budget, workers, coded_only, state, prefetch, reserved, device, device_budget)
 
 
 def _log_to(messages):
@@ -51,15 +56,15 @@ def _log_to(messages):
 class Session(Uncopied):
     """What expertfs.open() returns. Threads may share it. As a context manager it is closed at the end.
 
-    Forms of experts: "full", decoded; "coded", as the library's products read them; "any", the one in memory.
+    Forms of experts: "full", decoded; "coded", as the library's products read them; "any", the one in memory; "device",
+    decoded in memory of the graphics processor.
     After a fork all methods of the child raise OSError (ECHILD); full tensors stay readable."""
 
-    def __init__(self, path, budget, workers, coded_only, state, prefetch, reserved):
+    def __init__(self, path, budget, workers, coded_only, state, prefetch, reserved, device, device_budget):
         self.path = os.fspath(path)
         self._pid = os.getpid()
         self._messages: collections.deque[Message] = collections.deque(maxlen=1000)
-        self._holds: dict[int, int] = {}  # the thread that received an expert or made a request, by the id of either
-        self._waits: dict[int, int] = {}  # the request that a thread waits for
+        self._holds: set[int] = set()  # the ids of experts in use
         self._requests: dict[int, c_void_p] = {}  # those that are not released, by the object's id
         self._client, self._team, self._layers = c_void_p(), c_void_p(), None
         self._teaming = threading.Lock()
@@ -77,6 +82,11 @@ class Session(Uncopied):
             self.close()
             raise ValueError(f"{self.path}: a mount has a budget, workers and prefetch of its own")
         self._files = Files(self)
+        #: The number of the graphics processor; None: none.
+        self.device: int | None = None if device is None else number("device", device)
+        if device is not None:
+            gpu = _library.GpuOptions(device=self.device, budget_bytes=size("device_budget", device_budget))
+            check(lib.efs_client_gpu(self._client, byref(gpu), byref(why)), why)
 
     def __repr__(self) -> str:
         return f"<expertfs.Session {self.path}{'' if self._client else ', closed'}>"
@@ -87,7 +97,7 @@ class Session(Uncopied):
     def __exit__(self, kind, value, trace) -> None:
         if kind is None:
             self.close()
-        elif not self._living():  # with tensors in use, the exception has a traceback that holds them
+        elif not self._holds:  # with tensors in use, the exception has a traceback that holds them
             self._close()
 
     def __del__(self) -> None:
@@ -108,27 +118,10 @@ class Session(Uncopied):
             raise ValueError(f"{self.path} is closed")
         return self._client
 
-    # ---- experts in use ----
-
-    def _hold(self, lease) -> None:
-        self._holds[id(lease)] = lease.thread
-
-    def _let_go(self, lease) -> None:
-        self._holds.pop(id(lease), None)
-
-    def _living(self) -> int:
-        return sum(key not in self._requests for key in list(self._holds))
-
-    def _stuck(self) -> bool:
-        """Whether memory is short, and each thread that holds some waits for more."""
-        waits = dict(self._waits)
-        holders = {thread for key, thread in list(self._holds.items()) if key not in waits.values()}
-        return bool(holders) and holders <= waits.keys() and bool(self._fs) and lib.efs_memory_short(self._fs)
-
     def close(self) -> None:
         """Ends all of it. OSError (EBUSY) with the number of experts whose tensors are still in use."""
         self._check()
-        living = self._living()
+        living = len(self._holds)
         if living:
             raise Error(errno.EBUSY, f"{self.path}: tensors of {living} expert{'s' * (living != 1)} are in use\n"
                         "hint: delete them, and what was made of them, before the session is closed")
@@ -144,7 +137,6 @@ class Session(Uncopied):
     def _release(self, request: int) -> None:
         """Ends a request, by the id of its object, once."""
         handle = self._requests.pop(request, None)
-        self._holds.pop(request, None)
         if handle and self._pid == os.getpid():
             lib.efs_client_release(handle)
 
@@ -165,17 +157,21 @@ class Session(Uncopied):
         EINVAL, an expert twice."""
         return Request(self, layer, experts, tokens, form, stack)
 
-    def ffn(self, layer: int, x, idx, w, out=None, *, act: str | None = None, form: str = "any", stack: str = ""):
+    def ffn(self, layer: int, x, idx, w, out=None, *, act: str | None = None, form: str = "any", stack: str = "",
+            transposed: bool = False, interleaved: bool = False):
         """Runs the experts of each token: out[t] = sum over k of w[t, k] * expert idx[t, k] (x[t]).
 
         x: [tokens, hidden], of float32, bfloat16 or float16; idx: [tokens, K], int64 or int32; w: [tokens, K], float32
         or bfloat16: tensors of torch on the CPU, or arrays of numpy (bfloat16 by ml_dtypes), with rows that are not
         strided. out: as x, float32 or bfloat16; it is made if it is None. act: `hidden_act` of config.json. Sums are
-        float32, rounded once if out is bfloat16; the same bits for every form. Blocks; other Python threads run.
+        float32, rounded once if out is bfloat16; the same bits for every form. transposed, interleaved: the layout of
+        gate_up and down, which names and shapes do not say: [inputs, outputs] (Llama 4, Qwen3-VL-MoE), and gate and up
+        in turns (gpt-oss in BF16, which has both). Blocks; other Python threads run.
 
-        ValueError, TypeError: shapes and types; OSError: EOPNOTSUPP, another kind of expert or activation; EUCLEAN,
-        damage; EIO; MemoryError: tensors that this thread holds leave no room."""
-        return run_ffn(self, layer, x, idx, w, out, act, form, stack)
+        ValueError, TypeError: shapes and types; OSError: EOPNOTSUPP, another kind of expert, layout or activation;
+        EUCLEAN, damage; EIO; MemoryError: tensors that this thread holds leave no room."""
+        layout = (_library.TRANSPOSED if transposed else 0) | (_library.INTERLEAVED if interleaved else 0)
+        return run_ffn(self, layer, x, idx, w, out, act, form, stack, layout)
 
     # ---- prefetch ----
 
@@ -221,7 +217,7 @@ def _close_all() -> None:
     open until the process ends, and nothing of them is freed."""
     for session in list(_open_sessions):
         if session._client and session._pid == os.getpid():
-            if session._living():
+            if session._holds:
                 session._pid = 0
             else:
                 session._close()

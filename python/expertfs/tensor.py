@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experts that were loaded, and their tensors: memory of the mount or the store, without a copy, read-only."""
+"""Experts that were loaded, and their tensors: memory of the mount, the store or a graphics processor, without a copy,
+read-only."""
 from __future__ import annotations
 
 import atexit
 import ctypes
 import os
-import threading
+import sys
 from collections.abc import Iterator, Mapping
 
 from ._library import CTensor, ROLES, check, lib
@@ -16,7 +17,7 @@ NUMPY = {"BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F
          "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8", "BF16": "<u2"}
 DLPACK = {"BOOL": (6, 8), "U8": (1, 8), "I8": (0, 8), "U16": (1, 16), "I16": (0, 16), "F16": (2, 16), "BF16": (4, 16),
           "U32": (1, 32), "I32": (0, 32), "F32": (2, 32), "U64": (1, 64), "I64": (0, 64), "F64": (2, 64), "C64": (5, 64)}
-CPU = (1, 0)  # the device in DLPack
+CPU, CUDA = (1, 0), 2  # devices in DLPack
 READ_ONLY = 1
 
 
@@ -69,19 +70,28 @@ def _forget():
 _kept: list = []
 
 
+def _stream(device: int) -> int | None:
+    """PyTorch's current stream of a graphics processor; None: the default one, as PyTorch does not use it."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda.current_stream(device).cuda_stream if cuda and cuda.is_initialized() else None
+
+
 class Lease(Uncopied):
-    """An expert in use: the last reference drops it."""
+    """An expert in use: the last reference drops it, on a graphics processor after the work in the current stream."""
 
     def __init__(self, request, index: int):
         self.request, self.index = request, index
-        self.thread = threading.get_ident()
-        request.session._hold(self)
+        request.session._holds.add(id(self))
 
     def __del__(self):
         session, handle = self.request.session, self.request.handle
-        session._let_go(self)
-        if handle and session._pid == os.getpid():
+        session._holds.discard(id(self))
+        if not handle or session._pid != os.getpid():
+            return
+        if self.request.device is None:
             lib.efs_client_drop(handle, self.index)
+        else:
+            lib.efs_client_drop_after(handle, self.index, _stream(self.request.device))
 
 
 class Tensor(Uncopied):
@@ -91,6 +101,10 @@ class Tensor(Uncopied):
     bytes: `tensor.buffer`. None of these copies; each keeps the expert in memory until it is freed itself. A tensor that
     torch makes looks writable: **writing to it ends the process with SIGSEGV**. Types without a number in numpy or
     DLPack (FP8, block types of ggml) are passed as bytes.
+
+    Of the form "device": memory of the graphics processor, for torch.from_dlpack() alone. Do not write to it. It is
+    reused after the work that is in the thread's current stream of PyTorch when the last tensor is freed; wait for work
+    in other streams first.
     """
 
     def __init__(self, lease: Lease, tensor: CTensor):
@@ -109,6 +123,8 @@ class Tensor(Uncopied):
     @property
     def buffer(self) -> memoryview:
         """The bytes, read-only."""
+        if self._lease.request.device is not None:
+            raise BufferError("expertfs.Tensor: memory of a graphics processor")
         owner = (ctypes.c_ubyte * self.nbytes).from_address(self._address) if self.nbytes else (ctypes.c_ubyte * 0)()
         owner.lease = self._lease
         return memoryview(owner).cast("B").toreadonly()
@@ -118,16 +134,20 @@ class Tensor(Uncopied):
 
     @property
     def __array_interface__(self) -> dict:
+        if self._lease.request.device is not None:
+            raise BufferError("expertfs.Tensor: memory of a graphics processor")
         known = self.dtype in NUMPY
         return {"version": 3, "typestr": NUMPY.get(self.dtype, "|u1"), "data": (self._address or 0, True),
                 "shape": self.shape if known else (self.nbytes,)}
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return CPU
+        device = self._lease.request.device
+        return CPU if device is None else (CUDA, device)
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        if dl_device not in (None, CPU) or copy or stream not in (None, -1):
-            raise BufferError("expertfs.Tensor: memory of the CPU, never copied")
+        device = self.__dlpack_device__()  # all of it is decoded: no stream has to wait
+        if dl_device not in (None, device) or copy or (device == CPU and stream not in (None, -1)):
+            raise BufferError(f"expertfs.Tensor: memory of the {'CPU' if device == CPU else 'GPU'}, never copied")
         versioned = max_version is not None and max_version[0] >= 1
         kind, bits = DLPACK.get(self.dtype, (1, 8))
         shape = self.shape if self.dtype in DLPACK else (self.nbytes,)
@@ -138,7 +158,7 @@ class Tensor(Uncopied):
         places = numbers(*shape), numbers(*strides)
         managed = Versioned() if versioned else Managed()
         managed.free = ctypes.cast(_free_managed, ctypes.c_void_p)
-        managed.tensor = DLTensor(self._address, CPU, len(shape), kind, bits, 1, *places, 0)
+        managed.tensor = DLTensor(self._address, device, len(shape), kind, bits, 1, *places, 0)
         if versioned:
             managed.version[:] = 1, 0
             managed.flags = READ_ONLY

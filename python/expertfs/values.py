@@ -2,6 +2,7 @@
 """Values of the caller as the library takes them: ctypes cuts a number to its bits, and a text at its first NUL."""
 from __future__ import annotations
 
+import decimal
 import operator
 import os
 
@@ -25,8 +26,9 @@ def size(name: str, value: int | str | None) -> int:
         units = {"K": 10, "M": 20, "G": 30, "T": 40}
         unit = units.get(value[-1:].upper(), 0)
         try:
-            value = int(float(value[:-1] if unit else value) * (1 << unit))
-        except (ValueError, OverflowError):
+            found = decimal.Decimal(value[:-1] if unit else value)
+            value = int(found * (1 << unit)) if abs(found) < 1 << 63 else 1 << 63
+        except decimal.DecimalException:
             raise ValueError(f"{name}: {value!r} is not a size: a number of bytes, or with K, M, G, T") from None
     return number(name, value, 63)
 

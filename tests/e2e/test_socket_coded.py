@@ -211,26 +211,32 @@ check("nothing is held", mount.wait_idle(), mount.stat())
 
 
 def library_waits(form):
-    """Waits with the library for a whole layer, then for its experts one by one: (result of the first wait, experts
-    received)."""
+    """Waits with the library for a whole layer, then keeps its experts until a wait for the next one fails, then drops
+    each: (results of both waits, whether some were kept, experts received)."""
     client, request, error = ctypes.c_void_p(), ctypes.c_void_p(), api.Error()
     needs, index, status, came = (api.Need * EXPERTS)(*((n, 1) for n in range(EXPERTS))), ctypes.c_uint32(), ctypes.c_int(), 0
     if library.efs_client_open(mount.path.encode(), None, ctypes.byref(client), ctypes.byref(error)) or library.efs_client_begin(
             client, b"", 1, needs, EXPERTS, form, ctypes.byref(request), ctypes.byref(error)):
-        return error.text.decode(), 0
-    rc = library.efs_client_wait(request)
-    while library.efs_client_wait_any(request, 60000, ctypes.byref(index), ctypes.byref(status)) == 1:
+        return (error.text.decode(),)
+    rc, kept = library.efs_client_wait(request), []
+    while (kept_rc := library.efs_client_wait_any(request, -1, ctypes.byref(index), ctypes.byref(status))) == 1:
+        came += status.value == 0
+        kept.append(index.value)
+    for one in kept:
+        library.efs_client_drop(request, one)
+    while library.efs_client_wait_any(request, -1, ctypes.byref(index), ctypes.byref(status)) == 1:
         came += status.value == 0
         library.efs_client_drop(request, index)
     library.efs_client_release(request)
     library.efs_client_close(client)
-    return rc, came
+    return rc, kept_rc, 0 < len(kept) < EXPERTS, came
 
 
 library = api.load(program("libexpertfs.so.0", PLAIN))
 for form in (api.FORM_FULL, api.FORM_CODED):
     said = library_waits(form)
-    check(f"form {form}: the library gets all of them, one by one", said == (-errno.EDEADLK, EXPERTS), said)
+    check(f"form {form}: the library gets all of them, one by one, and does not wait for its own drops",
+          said == (-errno.EDEADLK, -errno.EDEADLK, True, EXPERTS), said)
 check("nothing is held", mount.wait_idle(), mount.stat())
 
 print("-- threads that request the same experts, with memory for few of them")

@@ -196,8 +196,11 @@ static void serve_one(struct fake_daemon *end, int fd)
                 hand_out(s, fd, late_expert, late_tag, true);
                 late_tag = NO_TAG;
             }
-            if (ask.head.kind == EFS_EXPORT_REFRESH && tag == late_tag)
-                send_tag(fd, EFS_EXPORT_OVERSIZE, tag, 0);
+            if (ask.head.kind == EFS_EXPORT_REFRESH && tag == late_tag) {
+                const struct efs_export_answer packet = {
+                    .head = {sizeof(packet), EFS_EXPORT_VERSION, EFS_EXPORT_OVERSIZE, 1}, .tag = tag, .window = 1};
+                fake_daemon_send(fd, &packet, packet.head.bytes, -1);
+            }
             if (s->manner == CANCELLED && ask.head.kind == EFS_EXPORT_ASK) {
                 s->late[s->late_count++] = ask.item[i].expert;
                 s->manner = i + 1 == ask.head.count ? GOOD : CANCELLED;
@@ -456,11 +459,13 @@ TEST(test_no_room)
     assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_CODED, &r, NULL), 0);
     assert_int_equal(efs_client_wait(r), -EDEADLK);
     assert_int_equal(efs_client_wait(r), -EDEADLK);
-    for (uint32_t told = 0; told < 3; told++) {
-        assert_int_equal(efs_client_wait_any(r, 60000, &index, &status), 1);
-        assert_int_equal(status, 0);
-        efs_client_drop(r, index);
-    }
+    for (uint32_t told = 0; told < 2; told++)
+        assert_int_equal(efs_client_wait_any(r, -1, &index, &status), 1);
+    assert_int_equal(efs_client_wait_any(r, -1, &index, &status), -EDEADLK); /* waits for this thread's drops */
+    assert_int_equal(efs_client_wait_any(r, 10, &index, &status), -ETIMEDOUT);
+    efs_client_drop(r, index);
+    assert_int_equal(efs_client_wait_any(r, -1, &index, &status), 1);
+    assert_int_equal(status, 0);
     assert_int_equal(efs_client_wait(r), 0);
     efs_client_release(r);
     efs_client_close(client);

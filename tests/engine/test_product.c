@@ -80,18 +80,18 @@ static const struct efs_tensor *named(const struct efs_tensor *tensors, uint32_t
 
 /* Computes all rows in pieces of `rows`, with `count` vectors at once. y is [COUNT][ROWS + 1]; its last column must not
  * change. */
-static void multiply(const struct efs_tensor *w, enum efs_activation activation, uint32_t rows, uint32_t count,
-                     float *y)
+static void multiply(const struct efs_tensor *w, bool transposed, enum efs_activation activation, uint32_t rows,
+                     uint32_t count, float *y)
 {
     void *vectors = aligned_alloc(64, efs_vectors_bytes(COLS, count));
-    void *scratch = aligned_alloc(64, (efs_product_scratch_bytes(w) + 63) / 64 * 64);
+    void *scratch = aligned_alloc(64, (efs_product_scratch_bytes(w, transposed) + 63) / 64 * 64);
     struct efs_error err = {""};
     for (size_t i = 0; i < COUNT * (ROWS + 1); i++)
         y[i] = 77;
     for (uint32_t t = 0; t < COUNT; t += count) {
         assert_int_equal(efs_vectors_prepare(activation, x + t * COLS, COLS, COLS, count, vectors), 0);
         for (uint32_t row = 0; row < ROWS; row += rows)
-            if (efs_product(w, vectors, row, row + rows < ROWS ? row + rows : ROWS, y + t * (ROWS + 1), ROWS + 1,
+            if (efs_product(w, transposed, vectors, row, row + rows < ROWS ? row + rows : ROWS, y + t * (ROWS + 1), ROWS + 1,
                             scratch, &err) < 0)
                 fail_msg("%s", err.text);
     }
@@ -116,6 +116,22 @@ static void check(const struct efs_tensor *full, enum efs_activation activation,
         }
 }
 
+/* The same matrix as a checkpoint has it that stores [columns][rows]. */
+static void check_transposed(const struct efs_tensor *plain, enum efs_activation activation, const float *first)
+{
+    static uint16_t numbers[COLS * ROWS];
+    static float y[COUNT * (ROWS + 1)];
+    struct efs_tensor t = *plain;
+    for (size_t row = 0; row < ROWS; row++)
+        for (size_t c = 0; c < COLS; c++)
+            memcpy(&numbers[c * ROWS + row], (const uint16_t *)plain->data + row * COLS + c, 2);
+    t.shape[0] = COLS;
+    t.shape[1] = ROWS;
+    t.data = numbers;
+    multiply(&t, true, activation, 100, COUNT, y);
+    assert_memory_equal(y, first, sizeof(y));
+}
+
 /* A matrix that is stored raw has the same product in both forms. */
 static void check_few(const struct efs_tensor *plain, const struct efs_tensor *coded)
 {
@@ -125,8 +141,8 @@ static void check_few(const struct efs_tensor *plain, const struct efs_tensor *c
     assert_int_equal(efs_vectors_prepare(EFS_ACTIVATION_BF16, x, COLS, COLS, 1, vectors), 0);
     for (int form = 0; form < 2; form++) {
         const struct efs_tensor *w = form ? coded : plain;
-        void *scratch = aligned_alloc(64, (efs_product_scratch_bytes(w) + 63) / 64 * 64);
-        if (efs_product(w, vectors, 0, FEW, y[form], FEW, scratch, &err) < 0)
+        void *scratch = aligned_alloc(64, (efs_product_scratch_bytes(w, false) + 63) / 64 * 64);
+        if (efs_product(w, false, vectors, 0, FEW, y[form], FEW, scratch, &err) < 0)
             fail_msg("%s", err.text);
         free(scratch);
     }
@@ -152,13 +168,14 @@ static void with_codec(enum efs_codec_choice codec)
     const struct efs_tensor *halves = named(of_coded, codeds, "gate_proj");
     for (enum efs_activation a = EFS_ACTIVATION_F32; a <= EFS_ACTIVATION_BF16; a++) {
         static const uint32_t rows[] = {ROWS, 1, 100}, counts[] = {1, COUNT, 4};
-        multiply(plain, a, ROWS, COUNT, first);
+        multiply(plain, false, a, ROWS, COUNT, first);
         check(plain, a, first);
+        check_transposed(plain, a, first);
         for (size_t i = 0; i < 3; i++)
             for (size_t n = 0; n < 3; n++) {
-                multiply(i % 2 ? plain : halves, a, rows[i], counts[n], y);
+                multiply(i % 2 ? plain : halves, false, a, rows[i], counts[n], y);
                 assert_memory_equal(y, first, sizeof(y));
-                multiply(halves, a, rows[i], counts[n], y);
+                multiply(halves, false, a, rows[i], counts[n], y);
                 assert_memory_equal(y, first, sizeof(y));
             }
     }
@@ -195,20 +212,21 @@ TEST(test_refused)
     const struct efs_tensor *w = named(tensors, count, "gate_proj"), *bias = named(tensors, count, "bias");
     void *vectors = aligned_alloc(64, efs_vectors_bytes(COLS, 1));
     void *narrow = aligned_alloc(64, efs_vectors_bytes(COLS - 1, 1));
-    void *scratch = aligned_alloc(64, (efs_product_scratch_bytes(w) + 63) / 64 * 64);
+    void *scratch = aligned_alloc(64, (efs_product_scratch_bytes(w, false) + 63) / 64 * 64);
     assert_int_equal(efs_vectors_bytes(COLS, 0), 0);
     assert_int_equal(efs_vectors_bytes(COLS, EFS_VECTORS_MAX + 1), 0);
     assert_int_equal(efs_vectors_bytes(0, 1), 0);
-    assert_int_equal(efs_product_scratch_bytes(bias), 0);
+    assert_int_equal(efs_product_scratch_bytes(bias, false), 0);
     assert_int_equal(efs_vectors_prepare((enum efs_activation)7, x, COLS, COLS, 1, vectors), -EINVAL);
     assert_int_equal(efs_vectors_prepare(EFS_ACTIVATION_BF16, x, COLS, COLS, 1, vectors), 0);
     assert_int_equal(efs_vectors_prepare(EFS_ACTIVATION_BF16, x, COLS, COLS - 1, 1, narrow), 0);
-    assert_int_equal(efs_product(w, vectors, 0, ROWS + 1, y, ROWS, scratch, &err), -EINVAL);
+    assert_int_equal(efs_product(w, false, vectors, 0, ROWS + 1, y, ROWS, scratch, &err), -EINVAL);
     assert_non_null(strstr(err.text, "gate_proj"));
-    assert_int_equal(efs_product(w, narrow, 0, ROWS, y, ROWS, scratch, &err), -EINVAL);
-    assert_int_equal(efs_product(w, vectors, 0, ROWS, y, ROWS, NULL, &err), -EINVAL);
-    assert_int_equal(efs_product(bias, vectors, 0, 1, y, ROWS, scratch, NULL), -EINVAL);
-    assert_int_equal(efs_product(w, vectors, 0, ROWS, y, ROWS, scratch, &err), 0);
+    assert_int_equal(efs_product(w, false, narrow, 0, ROWS, y, ROWS, scratch, &err), -EINVAL);
+    assert_int_equal(efs_product(w, false, vectors, 0, ROWS, y, ROWS, NULL, &err), -EINVAL);
+    assert_int_equal(efs_product(bias, false, vectors, 0, 1, y, ROWS, scratch, NULL), -EINVAL);
+    assert_int_equal(efs_product(w, true, vectors, 0, ROWS, y, ROWS, scratch, &err), -EOPNOTSUPP); /* coded */
+    assert_int_equal(efs_product(w, false, vectors, 0, ROWS, y, ROWS, scratch, &err), 0);
     assert_string_equal(err.text, "");
     free(vectors);
     free(narrow);

@@ -691,6 +691,54 @@ TEST(test_waits_for_itself)
     efs_close(fs);
 }
 
+static void *wait_for_next(void *request)
+{
+    uint32_t index;
+    errint_t status = 0;
+    const int rc = efs_client_wait_any(request, -1, &index, &status);
+    return (void *)(intptr_t)(rc == 1 ? status : -EINVAL);
+}
+
+/* A thread that keeps all experts of a request that do not fit at once would wait for its own drops: without a limit
+ * that ends with -EDEADLK, also where it holds others by another request; a wait of another thread goes on. */
+TEST(test_waits_for_its_own_request)
+{
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 40 * MIB, .full_pool = true, .lease_wait = true});
+    for (enum efs_form form = EFS_FORM_FULL; form <= EFS_FORM_CODED; form++) {
+        struct efs_need needs[2][EXPERTS];
+        uint32_t index, came = 0;
+        errint_t status;
+        pthread_t thread;
+        void *rc;
+        int got;
+        layer_needs(0, needs[0]);
+        layer_needs(1, needs[1]);
+        struct efs_client_request *r = fixture_submit(fs, needs[0], EXPERTS, form);
+        while ((got = efs_client_wait_any(r, -1, &index, &status)) == 1 && status == 0)
+            came++;
+        assert_int_equal(got, -EDEADLK);
+        assert_in_range(came, 2, EXPERTS - 1);
+        assert_int_equal(efs_client_wait_any(r, 100, &index, &status), -ETIMEDOUT);
+        assert_int_equal(pthread_create(&thread, NULL, wait_for_next, r), 0);
+        assert_int_equal(efs_client_wait_any(r, 100, &index, &status), -ETIMEDOUT);
+        efs_client_drop(r, 0);
+        pthread_join(thread, &rc);
+        assert_int_equal((intptr_t)rc, 0);
+        assert_int_equal(efs_client_wait_any(r, -1, &index, &status), came + 1 < EXPERTS ? -EDEADLK : 0);
+        efs_client_release(r);
+        struct efs_client_request *held = fixture_submit(fs, needs[1], came - 1, form);
+        assert_int_equal(efs_client_wait(held), 0);
+        r = fixture_submit(fs, needs[0], EXPERTS, form);
+        assert_int_equal(efs_client_wait_any(r, -1, &index, &status), 1);
+        assert_int_equal(efs_client_wait_any(r, -1, &index, &status), -EDEADLK);
+        efs_client_release(held);
+        assert_int_equal(efs_client_wait_any(r, -1, &index, &status), 1);
+        efs_client_release(r);
+    }
+    fixture_within_budget(fs);
+    efs_close(fs);
+}
+
 /* A thread that holds experts and waits for more of another program's memory stands behind requests that hold nothing,
  * also those that came later. */
 TEST(test_stands_behind)

@@ -162,9 +162,10 @@ static void session_arrived(void *arg, errint_t error, struct efs_client_request
 }
 
 /* The request does not fit into memory at once; or it does now, which is reported by the same argument. */
-static void session_oversize(void *arg, bool oversize)
+static void session_oversize(void *arg, bool oversize, uint32_t own_drops)
 {
     unsigned item;
+    (void)own_drops;
     struct caller *c = session_of(arg, &item);
     assert_true(oversize || c->oversize == arg);
     c->oversize = oversize ? arg : NULL;
@@ -353,7 +354,7 @@ static unsigned caller_steps(unsigned n, struct step steps[STEPS_MAX], unsigned 
     bool loading = any_is(c, p->count, EFS_ITEM_LOADING), ready = any_is(c, p->count, EFS_ITEM_READY);
     bool drops = p->one_by_one || (p->kind == CALLER_SESSION && !loading);
     if (c->oversize || (p->kind == CALLER_REQUEST && c->request->oversize && !world->plan->piecewise))
-        drops = true;
+        drops = !p->keeps || c->request->own_drops == c->request->loading;
     for (uint32_t i = 0; i < p->count && drops; i++)
         if (item_state(c, i) == EFS_ITEM_READY)
             count = add(steps, count, STEP_DROP, n, i);
@@ -538,13 +539,22 @@ static unsigned waiting(const struct efs *fs)
     return sum;
 }
 
+/* Requests whose thread is to be woken, as it waits for its own drops. */
+static unsigned waiting_for_drops(const struct efs *fs)
+{
+    unsigned sum = 0;
+    for (const struct efs_request *r = fs->leases->queue.head; r; r = r->next)
+        sum += r->base.stuck || r->base.own_drops;
+    return sum;
+}
+
 bool world_retry_advances(void)
 {
     struct efs *fs = world->fs;
-    unsigned before = waiting(fs);
+    unsigned before = waiting(fs), drops = waiting_for_drops(fs);
     efs_lock(fs);
     __real_efs_changed(fs, EFS_CHANGED_GROWN);
     fs->arena.emptied = true;
     efs_unlock(fs);
-    return waiting(fs) != before;
+    return waiting(fs) != before || waiting_for_drops(fs) > drops;
 }

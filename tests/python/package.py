@@ -14,16 +14,20 @@ os.environ["PATH"] = f"{BUILD}:{os.environ['PATH']}"  # expertfs.mount() runs th
 import expertfs
 
 
+def named(kind):
+    return " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+
+
 def raised(kind, function, *arguments, **more):
-    """The exception of this type that a call raises; None, with a note: none, or another one."""
+    """The exception of this type, or one of a tuple, that a call raises; None, with a note: none, or another one."""
     try:
         result = function(*arguments, **more)
     except kind as error:
         return error
     except Exception as error:  # pylint: disable=broad-except
-        note(f"{type(error).__name__} in place of {kind.__name__}: {error}")
+        note(f"{type(error).__name__} in place of {named(kind)}: {error}")
         return None
-    note(f"no {kind.__name__}, but {result!r:.200}")
+    note(f"no {named(kind)}, but {result!r:.200}")
     return None
 
 

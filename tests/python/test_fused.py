@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experts whose gate and up are one tensor of a layer: the same bits as those of the same model with separate ones, for
-every form, codec and type of the inputs. A transposed one, one with an odd number of rows, and other tensors are refused."""
+every form, codec and type of the inputs; also transposed, and transposed, interleaved and with biases, if the caller says
+so. Other layouts, another one than the caller says, an odd number of rows, and other tensors are refused."""
 from package import *
 
 try:
@@ -60,9 +61,56 @@ for codec in ("in place", "cascade", "zstd", "lz4", "raw"):
         error = raised(OSError, session.ffn, 1, x, idx, w, act="gelu")
         check(f"{codec}: another activation", error and error.errno == errno.EOPNOTSUPP, error)
 
+
+
+def columns(values):
+    return values.transpose(0, 2, 1).copy()
+
+
+def in_turns(a, b):
+    return numpy.stack((a, b), axis=2).reshape(a.shape[0], 2 * a.shape[1], *a.shape[2:])
+
+
+def bf16(*shape):
+    return generator.standard_normal(shape).astype(ml_dtypes.bfloat16).view(numpy.uint16)
+
+
+def runs(session, count, dtype, **more):
+    return session.ffn(1, x[:count].astype(dtype), idx[:count], w[:count], **more)
+
+
+def check_layout(what, want_from, path, number_of_tensors, **layout):
+    """The results of another checkpoint; all other layouts are refused."""
+    with expertfs.open(want_from, budget="128M", state=False) as session:
+        wanted = {(dtype, count): runs(session, count, dtype) for dtype in (numpy.float32, ml_dtypes.bfloat16) for count in (1, 7, 300)}
+    for path in path, make_store(path):
+        with expertfs.open(path, budget="128M", state=False) as session:
+            check(f"{what}: its tensors", len(session.layers()[0].tensors(3)) == number_of_tensors and
+                  None not in {one.role for one in session.layers()[0].tensors(3)}, session.layers()[0].tensors(3))
+            for form in ("full", "any"):
+                wrong = [(dtype.__name__, count) for (dtype, count), result in wanted.items() if not numpy.array_equal(
+                    runs(session, count, dtype, form=form, act="silu", **layout), result)]
+                check(f"{what}, {form}: the bits of separate gate and up", not wrong, wrong)
+            check("in coded form it is refused", fails_with(errno.EOPNOTSUPP, runs, session, 7, numpy.float32, form="coded", **layout))
+            for other in ({}, {"transposed": True}, {"interleaved": True}, {"transposed": True, "interleaved": True}):
+                if other != layout:
+                    error = raised(OSError, runs, session, 7, numpy.float32, **other)
+                    check(f"called {other}", error and error.errno in (errno.EINVAL, errno.EOPNOTSUPP), error)
+
+
+check_layout("transposed, as Llama 4 has them", fused, write("transposed", {
+    "gate_up_proj": columns(numpy.concatenate((gate, up), axis=1)), "down_proj": columns(down)}), 2, transposed=True)
+biases = bf16(EXPERTS, INNER), bf16(EXPERTS, INNER), bf16(EXPERTS, HIDDEN)
+each = {}
+for expert in range(EXPERTS):
+    for role, weight, bias in zip(("gate", "up", "down"), (gate, up, down), biases):
+        each |= {f"{expert}.{role}_proj.weight": weight[expert], f"{expert}.{role}_proj.bias": bias[expert]}
+check_layout("interleaved, as gpt-oss has them", write("with biases", each), write("interleaved", {
+    "gate_up_proj": columns(in_turns(gate, up)), "gate_up_proj_bias": in_turns(*biases[:2]), "down_proj": columns(down),
+    "down_proj_bias": biases[2]}), 4, transposed=True, interleaved=True)
+
 for what, number, tensors in (
-        ("transposed, as Llama 4 has them", errno.EINVAL, {"gate_up_proj": numpy.concatenate((gate, up), axis=1).transpose(0, 2, 1).copy(),
-                                                            "down_proj": down.transpose(0, 2, 1).copy()}),
+        ("transposed, and not called so", errno.EINVAL, {"gate_up_proj": columns(numpy.concatenate((gate, up), axis=1)), "down_proj": columns(down)}),
         ("an odd number of rows", errno.EINVAL, {"gate_up_proj": numpy.concatenate((gate, up), axis=1)[:, :-1].copy(), "down_proj": down}),
         ("another inner size", errno.EINVAL, {"gate_up_proj": numpy.concatenate((gate, up), axis=1), "down_proj": down[:, :, :-2].copy()}),
         ("without down", errno.EOPNOTSUPP, {"gate_up_proj": numpy.concatenate((gate, up), axis=1)})):

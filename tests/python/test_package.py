@@ -6,6 +6,7 @@ import gc
 import pickle
 
 from package import *
+from expertfs import values
 
 try:
     import numpy
@@ -120,7 +121,7 @@ def check_values(session):
             ("expert", large + 1, lambda: session.observe(0, [large + 1])), ("layer", large, lambda: session.hint(large, [1])),
             ("sequence", large, lambda: session.observe(0, [1], sequence=large)), ("experts", 1, lambda: session.observe(0, [1, 2], [1.0])),
             ("expert", -1, lambda: session.hint(0, [-1])), ("workers", large * 2, lambda: expertfs.open(store, workers=large * 2)),
-            ("budget", 1.5, lambda: expertfs.open(store, 1.5)), ("reserved", -1, lambda: expertfs.open(store, reserved=-1)),
+            ("budget", 1.5, lambda: expertfs.open(store, 1.5)), ("budget", 1 << 63, lambda: expertfs.open(store, str(1 << 63))), ("reserved", -1, lambda: expertfs.open(store, reserved=-1)),
             ("offset", 1 << 64, lambda: session.read("config.json", 1 << 64)), ("size", 1.5, lambda: session.read("config.json", 0, 1.5)),
             ("threads", large, lambda: expertfs.pack(model, scratch("cut.efs"), threads=large)),
             ("path", "\\x00", lambda: expertfs.open(store + "\0x", budget="128M", state=False)),
@@ -130,6 +131,13 @@ def check_values(session):
             ("dst", "\\x00", lambda: expertfs.pack(model, scratch("cut.efs\0x")))):
         error = raised((TypeError, ValueError), call)
         check(f"{name}: {value}", error and name in str(error) and str(value) in str(error), error)
+
+
+def check_sizes():
+    for text, bytes_ in (("9007199254740993", 9007199254740993), ("1.5K", 1536), ("2G", 2 << 30), ("0.1M", 104857), ("1e3", 1000), (None, 0), (7, 7)):
+        check(f"the size {text}", values.size("budget", text) == bytes_, values.size("budget", text))
+    check("no sizes", all(raised(ValueError, values.size, "budget", text) for text in ("", "G", "1/0", "nan", "inf", "-1", "much", "1GiB")))
+    check("raised() takes a tuple, and names it", raised((KeyError, ValueError), int, "x") and named((KeyError, ValueError)) == "KeyError or ValueError")
 
 
 def check_copies(session):
@@ -146,6 +154,7 @@ def check_copies(session):
 session = expertfs.open(store, budget="128M", state=False)
 check_session("a store", session)
 check_values(session)
+check_sizes()
 check_copies(session)
 if numpy:
     check_arrays(session)
@@ -214,6 +223,38 @@ with expertfs.open(wide_store, budget="64M", state=False) as session:
     held.clear()
     check("then it goes on", len(session.request(0, [0, 1]).wait()) == 2)
 
+
+
+def check_oversize(what, session):
+    """Experts that do not fit into memory at once: neither wait() nor the loop variable of a for waits for ever."""
+    numbers, errors, kept = [], [], []
+
+    def run_all(_):
+        request = session.request(0, range(8))
+        errors.append(raised(MemoryError, request.wait))
+        errors.append(raised(MemoryError, lambda: kept.extend(request)))
+        numbers.extend(one.number for one in kept)
+        kept.clear()
+        while len(numbers) < 8:
+            try:
+                expert = next(request)
+                numbers.append(expert.number)
+            except MemoryError as why:
+                errors.append(why)
+            expert = None
+        kept.extend(session.request(1, [0]))
+        request = session.request(0, range(8))
+        errors.append(raised(MemoryError, request.wait))
+        kept.clear()
+    check(f"{what}: all ends", in_threads(run_all, [0]))
+    check("with MemoryError and a way out", len(errors) == 3 and all(one and "8 experts" in str(one) and "\nhint: " in str(one) for one in errors), errors)
+    check("one by one all others come", len(set(numbers)) == 8, numbers)
+
+
+for budget in ("22M", "24M"):
+    with expertfs.open(wide_store, budget=budget, state=False) as session:
+        check_oversize(f"8 experts of 3 MiB, {budget}", session)
+
 print("-- the end of the interpreter")
 result = python("""import expertfs, sys
 session = expertfs.open(sys.argv[1], budget="128M", state=False)
@@ -259,6 +300,8 @@ try:
         raise KeyError("x")
 except KeyError:
     check("after an exception, too", not is_mounted(scratch("mnt")) and os.path.isdir(scratch("mnt")))
+with expertfs.mount(wide_store, budget="30M") as path, expertfs.open(path) as session:
+    check_oversize("a mount", session)
 error = raised(OSError, lambda: expertfs.mount(scratch("nothing")).__enter__())
 check("what cannot be mounted", error and "nothing" in str(error), error)
 print("-- a daemon that is killed")

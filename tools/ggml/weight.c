@@ -44,12 +44,12 @@ static errint_t library_multiplies(const struct efs_tensor *matrix, enum efs_act
 {
     uint32_t cols = (uint32_t)matrix->shape[1];
     size_t vector_bytes = (efs_vectors_bytes(cols, 1) + 63) / 64 * 64;
-    size_t scratch_bytes = (efs_product_scratch_bytes(matrix) + 63) / 64 * 64;
+    size_t scratch_bytes = (efs_product_scratch_bytes(matrix, false) + 63) / 64 * 64;
     float *x = calloc(cols, sizeof(float)), y = 0;
     uint8_t *memory = vector_bytes && scratch_bytes ? aligned_alloc(64, vector_bytes + scratch_bytes) : NULL;
     errint_t rc = x && memory ? efs_vectors_prepare(activation, x, cols, cols, 1, memory) : -ENOMEM;
     if (rc == 0)
-        rc = efs_product(matrix, memory, 0, 1, &y, 1, memory + vector_bytes, err);
+        rc = efs_product(matrix, false, memory, 0, 1, &y, 1, memory + vector_bytes, err);
     free(x);
     free(memory);
     return rc;
