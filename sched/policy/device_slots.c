@@ -155,6 +155,14 @@ int32_t efs_device_slots_take(struct efs_device_slots *s, unsigned layer, uint32
     return (int32_t)victim;
 }
 
+unsigned efs_device_slots_empty(const struct efs_device_slots *s, unsigned layer)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < s->slots; i++)
+        count += s->expert[(size_t)layer * s->slots + i] == EMPTY;
+    return count;
+}
+
 void efs_device_slots_drop(struct efs_device_slots *s, unsigned layer, uint32_t expert)
 {
     const int32_t slot = efs_device_slots_find(s, layer, expert);

@@ -3,10 +3,10 @@
  * device_slots.h - which experts are in the slots of a device: each layer has the same number of slots, each holds one
  * expert.
  *
- * A device multiplies with experts that are in a slot, so every chosen expert gets one, also if its next use is far
- * away; a policy that accepts only some experts (policy.h) does not fit. What is left to decide is the victim: the
- * expert of the worst rank by the policy, or the least recently used one. Requests with more experts than slots are
- * computed in waves: the slots of a wave are in use until the next one begins.
+ * A device multiplies with experts that are in a slot, so every expert that it computes gets one, also if its next use
+ * is far away; a policy that accepts only some experts (policy.h) does not fit. The victim is the expert of the worst
+ * rank by the policy, or the least recently used one. Requests with more experts than slots are computed in waves: the
+ * slots of a wave are in use until the next one begins.
  *
  * Pure; only efs_device_slots_new allocates. Not thread-safe.
  */
@@ -44,6 +44,8 @@ int32_t efs_device_slots_use(struct efs_device_slots *slots, unsigned layer, uin
 /* Returns an empty slot, or that of the victim, for an expert that has none. It is in use until the next wave. -1: all
  * slots are in use. */
 int32_t efs_device_slots_take(struct efs_device_slots *slots, unsigned layer, uint32_t expert);
+/* The number of slots of a layer that hold no expert. */
+unsigned efs_device_slots_empty(const struct efs_device_slots *slots, unsigned layer);
 /* Empties the expert's slot: the copy failed. */
 void efs_device_slots_drop(struct efs_device_slots *slots, unsigned layer, uint32_t expert);
 

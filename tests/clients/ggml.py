@@ -49,19 +49,22 @@ def add_server(endpoint):
     return rpc
 
 
-def set_defaults(repack, cpu_moe, device):
-    """Options of llama.cpp's programs that Llama() does not have. repack False: --no-repack; cpu_moe: --cpu-moe, which
-    is -ot with this pattern; device: a function that returns the type of a device's buffers, for experts."""
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+
+
+def set_defaults(repack, patterns, device):
+    """Options of llama.cpp's programs that Llama() does not have. repack False: --no-repack; patterns: -ot PATTERN=CPU;
+    device: a function that returns the type of a device's buffers, in place of the processor's."""
     defaults = llama_cpp.llama_model_default_params
     host = device or ctypes.CDLL("libggml-base.so.0").ggml_backend_cpu_buffer_type
     if not device:
         host.restype = ctypes.c_void_p
-    overrides = (Override * 2)(Override(rb"\.ffn_(up|down|gate|gate_up)_(ch|)exps", host()), Override())
+    overrides = (Override * (len(patterns) + 1))(*(Override(pattern.encode(), host()) for pattern in patterns))
 
     def changed():
         made = defaults()
         made.use_extra_bufts = repack
-        if cpu_moe or device:
+        if patterns:
             made.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
         return made
 
@@ -152,7 +155,10 @@ def main():
     parser.add_argument("--embeddings", action="store_true", help="of a prompt's tokens, none follow")
     parser.add_argument("--wait", action="store_true", help="after the first token, for a line")
     parser.add_argument("--no-repack", action="store_true")
-    parser.add_argument("--cpu-moe", action="store_true")
+    parser.add_argument("--cpu-moe", dest="patterns", action="append_const", const=EXPERTS, default=[])
+    parser.add_argument("--n-cpu-moe", type=int, default=0)
+    parser.add_argument("-ot", dest="patterns", action="append", help="PATTERN of tensors that stay on the processor")
+    parser.add_argument("--gpu-layers", type=int, default=0, help="--n-gpu-layers")
     parser.add_argument("--rpc", help="adds the devices of the server at HOST:PORT")
     parser.add_argument("--fake", help="adds the device of this library")
     parser.add_argument("--on-device", action="store_true", help="all experts in the memory of that server")
@@ -168,10 +174,11 @@ def main():
 
     if arguments.on_device:
         rpc.ggml_backend_rpc_buffer_type.restype = ctypes.c_void_p
-    set_defaults(not arguments.no_repack, arguments.cpu_moe, buffers if arguments.on_device else None)
+    patterns = arguments.patterns + [rf"blk\.{layer}{EXPERTS}" for layer in range(arguments.n_cpu_moe)]
+    set_defaults(not arguments.no_repack, patterns or [EXPERTS] * arguments.on_device, buffers if arguments.on_device else None)
     print("cached before:", cached_bytes(arguments.file))
     files = [arguments.file] * arguments.contexts + ([arguments.also[0]] if arguments.also else [])
-    models = [llama_cpp.Llama(file, n_ctx=max(64, max(arguments.prompts) + arguments.tokens), n_batch=512,
+    models = [llama_cpp.Llama(file, n_ctx=max(64, max(arguments.prompts) + arguments.tokens), n_batch=512, n_gpu_layers=arguments.gpu_layers,
                               logits_all=True, embedding=arguments.embeddings, use_mmap=not arguments.no_mmap, n_threads=arguments.threads,
                               n_threads_batch=arguments.threads, verbose=True)
               for file in files]

@@ -3,13 +3,14 @@
 """llama.cpp with libggml-expertfs.so and slots for experts in the memory of fake_device.c, whose copies are delayed:
 logits have the bits of llama.cpp by itself. Few and many slots, store, file in place and mount, biases, experts of two
 matrices, little memory, also in the middle of a graph, a device that fails, two contexts, two models, damage, names of
-no device."""
+no device; all of it also with layers that device and processor divide."""
 from e2e import *
 from test_ggml import PYTHON, SHAPE, client, damage, need_plugin, same
 from test_ggml_kinds import MAKER
 
 FAKE = os.path.join(PLAIN, "tests", "e2e", "libfake-device.so")
 EXPERTS, LAYERS = 16, 4
+DIVIDED = {"EXPERTFS_DEVICE_SHARE": "on"}
 
 
 def round_bytes(file):
@@ -22,9 +23,9 @@ print(sum(int(t.n_bytes) // int(t.shape[2]) for t in gguf.GGUFReader(sys.argv[1]
 
 
 def settings(device, file, slots, more):
-    """slots: of each layer; or EXPERTFS_DEVICE_BUDGET."""
+    """slots: of each layer; or EXPERTFS_DEVICE_BUDGET. The device computes all, so that counts do not depend on times."""
     budget = slots if isinstance(slots, str) else str(slots * round_bytes(file))
-    return {"EXPERTFS_DEVICE": device, "EXPERTFS_DEVICE_BUDGET": budget, **more}
+    return {"EXPERTFS_DEVICE": device, "EXPERTFS_DEVICE_BUDGET": budget, "EXPERTFS_DEVICE_SHARE": "off", **more}
 
 
 def fake(file, slots, *options, device="FAKE0", variables=(), **more):
@@ -37,15 +38,17 @@ def plain(file, *options, name="plain"):
 
 
 def counted(what, result, slots):
-    """Checks the counters of a run. Returns the chosen experts in slots, all chosen, the copied ones, and bytes."""
+    """Checks the counters of a run. Returns the chosen experts in slots, all chosen, the copied ones, bytes, and those
+    that the processor computed."""
     text = result.stdout + result.stderr
     check(f"{what}: {slots} slots", re.search(rf"\b{slots} slots of \d+ experts", text), text[-1500:])
-    found = re.search(r"(\d+) of (\d+) chosen experts were in slots; copied (\d+) in [0-9.]+ s: (\d+) bytes", text)
+    found = re.search(r"(\d+) of (\d+) chosen experts were in slots; copied (\d+) in [0-9.]+ s: (\d+) bytes; the processor computed (\d+)",
+                      text)
     if not check(f"{what}: counters", found, text[-1500:]):
-        return (0, 0, 0, 0)
-    hits, chosen, copied, size = map(int, found.groups())
-    check(f"{what}: the counters add up", hits + copied == chosen, found.group())
-    return hits, chosen, copied, size
+        return (0, 0, 0, 0, 0)
+    hits, chosen, copied, size, computed = map(int, found.groups())
+    check(f"{what}: the counters add up", hits + copied + computed == chosen, found.group())
+    return hits, chosen, copied, size, computed
 
 
 def ways(model, store):
@@ -60,8 +63,9 @@ def ways(model, store):
             check(f"{what}: each expert is copied once", 0 < counts[2] <= EXPERTS * LAYERS and
                   counts[3] == counts[2] * round_bytes(model) // LAYERS, str(counts))
     one = fake(model, 6, "--prompts", "1", "--tokens", "8", store=model)
-    hits, chosen, _, _ = counted("one token at a time", one, 6)
+    hits, chosen, *_, computed = counted("one token at a time", one, 6)
     check("gate, up and down are one call", chosen == 9 * LAYERS * 4, str(chosen))
+    check("EXPERTFS_DEVICE_SHARE=off: the processor computes none", computed == 0, str(computed))
     check("some experts are found in slots", hits > 0, str(hits))
     same("two contexts", fake(model, 6, *options, "--contexts", "2", store=model), "out", "plain")
     same("hints", fake(model, 6, *options, store=model, prefetch="on", budget="64M"), "out", "plain")
@@ -89,6 +93,28 @@ def two_models(model, mount):
     second.stop()
 
 
+def divided(model, store):
+    """Device and processor compute parts of a layer at the same time. Each side is measured again and again, so both are
+    used whatever their times."""
+    options = ("--prompts", "1,40,700")
+    for what, source, slots in (("a store", store, 1), ("in place", model, 6), ("in place", model, EXPERTS)):
+        result = fake(model, slots, *options, variables=DIVIDED, store=source)
+        same(f"divided: {what}, {slots} slots", result, "out", "plain")
+        hits, chosen, copied, _, computed = counted(f"divided: {what}, {slots} slots", result, slots)
+        check(f"divided: {what}, {slots} slots: both sides compute", copied > 0 and computed > 0, f"{hits} {chosen} {copied} {computed}")
+    same("divided: two contexts", fake(model, 6, *options, "--contexts", "2", variables=DIVIDED, store=model), "out", "plain")
+    same("divided: hints", fake(model, 6, *options, variables=DIVIDED, store=model, prefetch="on", budget="64M"), "out", "plain")
+    same("divided: hardly any memory here", fake(model, 6, *options, variables=DIVIDED, store=store, budget="32M"), "out", "plain")
+
+
+def long_prompt(model):
+    """A prompt of 4,096 tokens, in batches of 512."""
+    options = ("--prompts", "4096", "--tokens", "2")
+    if plain(model, *options, name="long"):
+        same("4,096 tokens", fake(model, 3, *options, store=model), "out", "long")
+        same("4,096 tokens, divided", fake(model, 3, *options, variables=DIVIDED, store=model), "out", "long")
+
+
 def faults(model, store):
     """Memory that lacks at the start, or in the middle of a graph; a device that fails; damage; names."""
     options = ("--prompts", "1,40")
@@ -109,6 +135,11 @@ def faults(model, store):
     tried("no memory in a graph", "the processor computes experts", 1, variables={"FAKE_MEMORY": str(round_bytes(model) + 100)})
     for graph in ("1", "30"):
         tried(f"graph {graph} fails", "the processor computes experts from now on", variables={"FAKE_FAIL": graph})
+    tried("divided: a graph fails", "the processor computes experts from now on", variables={"FAKE_FAIL": "6", **DIVIDED})
+    tried("divided: memory ends in a graph", "4 slots of 16", variables={"FAKE_MEMORY": str(room + 100), **DIVIDED})
+    tried("auto takes the device", "FAKE0: 6 slots of 16", device="auto")
+    tried("EXPERTFS_DEVICE_SHARE is no such word", "EXPERTFS_DEVICE_SHARE=maybe is neither on nor off",
+          variables={"EXPERTFS_DEVICE_SHARE": "maybe"})
     tried("a budget below one expert", "less than one expert of each layer", "1000")
     tried("a budget that is no size", "EXPERTFS_DEVICE_BUDGET=much is no size", "much")
     tried("no such device", "EXPERTFS_DEVICE=CUDA7: no such device; ggml has FAKE0", device="CUDA7")
@@ -116,9 +147,14 @@ def faults(model, store):
     result = fake(model, 6, *options, store=model, device="none")
     same("none", result, "out", "plain")
     check("none: no slots", "slots of" not in result.stderr, result.stderr[-1500:])
-    text = fake(model, 6, *options, store=damage(store))
-    check("damage: the decode fails, with the expert", text.returncode == 1 and "decode failed" in text.stdout and
-          "cannot be had" in text.stderr, text.stdout[-500:] + text.stderr[-500:])
+    result = client(model, "--no-repack", *options, store=model, settings={"EXPERTFS_DEVICE": "auto"})
+    same("auto without a device", result, "out", "plain")
+    check("auto without a device: no slots", "slots of" not in result.stderr, result.stderr[-1500:])
+    damaged = damage(store)
+    for variables in ({}, DIVIDED):
+        text = fake(model, 6, *options, store=damaged, variables=variables)
+        check(f"damage {variables}: the decode fails, with the expert", text.returncode == 1 and "decode failed" in text.stdout and
+              "cannot be had" in text.stderr, text.stdout[-500:] + text.stderr[-500:])
 
 
 def families():
@@ -127,9 +163,10 @@ def families():
         model = scratch(family + ".gguf")
         made = run(PYTHON, MAKER, family, model)
         if check(f"{family}: made", made.returncode == 0, made.stderr[-1000:]) and plain(model, "--prompts", "7,64", *options):
-            result = fake(model, 5, "--prompts", "7,64", *options, store=model)
-            same(f"{family}, 5 slots", result, "out", "plain")
-            counted(f"{family}, 5 slots", result, 5)
+            for variables in ({}, DIVIDED):
+                result = fake(model, 5, "--prompts", "7,64", *options, variables=variables, store=model)
+                same(f"{family}, 5 slots {variables}", result, "out", "plain")
+                counted(f"{family}, 5 slots {variables}", result, 5)
 
 
 def main():
@@ -139,6 +176,9 @@ def main():
     folder = make_model("model", *SHAPE)
     model, store = os.path.join(folder, "model.gguf"), make_store(folder)
     ways(model, store)
+    plain(model, "--prompts", "1,40,700")
+    divided(model, store)
+    long_prompt(model)
     faults(model, store)
     families()
     done()

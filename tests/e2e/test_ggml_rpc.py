@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """llama.cpp with libggml-expertfs.so and slots for experts in the memory of a server of ggml's RPC backend on the
 loopback interface, which this process cannot reach: logits have the bits of those with all experts in that memory by
-ggml itself, for each type. Adapters, --cpu-moe, and a lost server."""
+ggml itself, for each type. Adapters, a draft, --cpu-moe, -ot, --n-cpu-moe, and a lost server."""
 import atexit
 import socket
 
@@ -43,8 +43,8 @@ class Server:
         self.process.wait()
 
 
-def remote(server, file, slots, *options, **more):
-    variables = settings("RPC0", file, slots, {"GGML_RPC": library()})
+def remote(server, file, slots, *options, share="off", **more):
+    variables = settings("RPC0", file, slots, {"GGML_RPC": library(), "EXPERTFS_DEVICE_SHARE": share})
     return client(file, "--rpc", f"127.0.0.1:{server.port}", "--no-repack", *options, settings=variables, **more)
 
 
@@ -55,13 +55,34 @@ def stock(server, file, *options, name="stock"):
     return check(f"{os.path.basename(file)}: ggml with all experts on the device", result.returncode == 0, result.stderr[-1500:])
 
 
-def one_type(server, what, model, store):
-    """More slots than a token chooses, and fewer than a prompt does."""
+def one_type(server, what, model, store, divided=False):
+    """More slots than a token chooses, and fewer than a prompt does. divided: the processor computes a part, with the
+    same bits, because the server computes on the same processor."""
     options = ("--prompts", "1,40", "--tokens", "3")
     if stock(server, model, *options):
-        result = remote(server, model, 6, *options, store=store)
-        same(f"{what}, 6 slots", result, "out", "stock")
-        counted(f"{what}, 6 slots", result, 6)
+        for share in ("off", "on")[:1 + divided]:
+            result = remote(server, model, 6, *options, share=share, store=store)
+            same(f"{what}, 6 slots, share={share}", result, "out", "stock")
+            counted(f"{what}, 6 slots, share={share}", result, 6)
+
+
+def placed(server, model):
+    """--n-gpu-layers with --cpu-moe, --n-cpu-moe and -ot: layers, and experts of some layers, are ggml's on the server.
+    A draft: another model in the process, whose experts are ggml's."""
+    for share, *options in (("off", "--cpu-moe"), ("on", "--n-cpu-moe", "2"), ("off", "-ot", r"blk\.[13]\.ffn_(up|down|gate)_exps")):
+        options = ("--prompts", "7,40", "--gpu-layers", "99", *options)
+        result = client(model, "--rpc", f"127.0.0.1:{server.port}", "--no-repack", *options, plugin=None, name="stock",
+                        settings={"GGML_RPC": library()})
+        check(f"{options[4:]}: ggml by itself", result.returncode == 0, result.stderr[-1500:])
+        result = remote(server, model, 6, *options, share=share, store=model)
+        same(f"{options[4:]}, share={share}", result, "out", "stock")
+        slots = "6 slots of 16 experts in each of 4 layers" if "--cpu-moe" in options else "12 slots of 16 experts in each of 2 layers"
+        check(f"{options[4:]}: the budget is for the layers that stay", slots in result.stderr, result.stderr[-1500:])
+    draft = os.path.join(make_model("draft", *SHAPE, "--seed=7"), "model.gguf")
+    plain(draft, "--prompts", "7,40", name="draft")
+    result = remote(server, model, 6, "--prompts", "7,40", "--also", draft, scratch("also.npz"), share="on", store=model)
+    same("with a draft", result, "out", "plain")
+    same("the draft", result, "also", "draft")
 
 
 def adapters(server, model):
@@ -74,6 +95,7 @@ def adapters(server, model):
         same("LoRA", remote(server, model, 6, "--prompts", "7,40", "--lora", adapter, store=model), "out", "lora")
     plain(model, "--prompts", "7,40")
     same("--cpu-moe", remote(server, model, 6, "--prompts", "7,40", "--cpu-moe", store=model), "out", "plain")
+    placed(server, model)
     running = remote(server, model, 6, "--wait", store=model, start=True)
     begun = any(line == "begun\n" for line in iter(running.stdout.readline, ""))
     server.stop()
@@ -97,9 +119,9 @@ def main():
     for ftype in TYPES:
         model = quantised(source, ftype)
         if model:
-            one_type(server, ftype, model, make_store(model))
+            one_type(server, ftype, model, make_store(model), divided=q4 is None)
         q4 = q4 or model
-    one_type(server, "BF16", source, make_store(source))
+    one_type(server, "BF16", source, make_store(source), divided=True)
     halves = os.path.join(make_model("halves", *SHAPE, "--dtype", "f16"), "model.gguf")
     one_type(server, "F16", halves, make_store(halves))
     if q4:

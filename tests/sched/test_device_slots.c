@@ -32,7 +32,10 @@ static unsigned request(struct efs_device_slots *s, unsigned layer, const uint32
 TEST(the_least_recently_used_leaves)
 {
     struct efs_device_slots *s = make(EFS_POLICY_LRU, 2, 8, 3);
+    assert_int_equal(efs_device_slots_empty(s, 0), 3);
     assert_int_equal(request(s, 0, (uint32_t[]){0, 1}, 2), 2);
+    assert_int_equal(efs_device_slots_empty(s, 0), 1);
+    assert_int_equal(efs_device_slots_empty(s, 1), 3);
     assert_int_equal(request(s, 0, (uint32_t[]){2}, 1), 1);
     assert_int_equal(request(s, 0, (uint32_t[]){0}, 1), 0);
     assert_int_equal(request(s, 0, (uint32_t[]){3}, 1), 1); /* in place of 1 */

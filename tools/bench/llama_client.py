@@ -4,11 +4,15 @@
 The tokens are drawn with a fixed seed, so equal logits draw equal tokens. A random model that always takes the
 likeliest token soon repeats itself; at a temperature of 0.3 its use of experts is close to that of real models: an LRU
 cache of a quarter (half) of them misses 41 % (8.5 %), and 35 % (11 %) with answers of gpt-oss-20b.
+--server adds the devices of a server of ggml's RPC backend, by the library in GGML_RPC; --link limits the bytes a second to it
+from the first drawn token on.
 --feed has the tokens to evaluate in place of those that are drawn, so that programs whose sums differ in the last bits
 use the same experts."""
 import argparse
 import json
 import os
+import socket
+import struct
 import sys
 import time
 
@@ -53,6 +57,22 @@ def leave_repacking_out():
     llama_cpp.llama_cpp.llama_model_default_params = without
 
 
+def add_server(endpoint):
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/clients"))
+    import ggml
+    ggml.add_server(endpoint)
+
+
+def limit_connections(bytes_per_second):
+    """The kernel paces what is sent on each connection of this process."""
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(fd))) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, 47, struct.pack("Q", bytes_per_second))  # SO_MAX_PACING_RATE
+        except OSError:
+            pass
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file")
@@ -61,18 +81,25 @@ def main():
     parser.add_argument("--prompt", type=int, default=0, help="tokens, drawn; 0: a sentence")
     parser.add_argument("--feed", help="a file with numbers of tokens, as many as --tokens")
     parser.add_argument("--no-repack", action="store_true")
+    parser.add_argument("--server", metavar="HOST:PORT")
+    parser.add_argument("--link", type=int, default=0, help="bytes a second")
     options = parser.parse_args()
     if options.no_repack:
         leave_repacking_out()
     if missing_backend():
         sys.exit(f"{missing_backend()} was not preloaded")
+    if options.server:
+        add_server(options.server)
     fed = [int(n) for n in open(options.feed).read().split()] if options.feed else None
     begin, threads = time.monotonic(), options.threads or None
-    model = llama_cpp.Llama(options.file, n_ctx=max(512, options.prompt + options.tokens), n_threads=threads, n_threads_batch=threads, verbose=False)
+    model = llama_cpp.Llama(options.file, n_ctx=max(512, options.prompt + options.tokens), n_threads=threads, n_threads_batch=threads,
+                            verbose=bool(options.server))
     loaded = time.monotonic()
     generator, tokens, times = np.random.default_rng(1), [], []
     drawn = np.random.default_rng(2).integers(0, model.n_vocab(), options.prompt).tolist()
     model.eval(drawn or model.tokenize(PROMPT, add_bos=False))
+    if options.link:
+        limit_connections(options.link)
     for i in range(options.tokens):
         tokens.append(choose(logits_of(model), generator))
         times.append(time.monotonic())

@@ -90,7 +90,7 @@ static enum ggml_status compute_next(struct backend *b, struct ggml_cgraph *grap
     }
     efsg_populate_remaining(node->src[0]->data);
     efsg_source_computes(w->source, efsg_tables_bytes(b->room.device, w->source));
-    enum ggml_status status = efsg_offload_compute(&b->room, &b->hints, graph, nodes, count, done);
+    enum ggml_status status = efsg_offload_compute(&b->room, &b->hints, graph, nodes, count, b->threads, done);
     if (status != GGML_STATUS_SUCCESS || *done > 0)
         return status;
     /* The same input as nodes[0], so none depends on a product of the group. */

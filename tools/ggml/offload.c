@@ -1,68 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * offload.c - which device, which layers, and the calls: chooses slots for the experts of a product, copies those that
- * are missing, and computes. If tokens choose more experts than a layer has slots, they are computed in waves: first
- * those in slots, then as many missing ones at once as there are slots.
+ * offload.c - the calls: which nodes are computed together, slots for the experts, copies of those that are missing.
+ * If the device gets more experts than a layer has slots, they are computed in waves: first those in slots, then as
+ * many missing ones at once as there are slots.
  */
 #include "offload.h"
 
-#include "expertfs-private.h"
+#include "expertfs-clock-private.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the device ---- */
-
-/* The device of that name, which is not the processor. NULL: none; then `names` lists those that there are. */
-static ggml_backend_dev_t find_device(const char *name, char *names, size_t size)
-{
-    *names = '\0';
-    for (size_t i = 0; i < efsg_host.dev_count(); i++) {
-        ggml_backend_dev_t device = efsg_host.dev_get(i);
-        const enum ggml_backend_dev_type type = device->iface.get_type(device);
-        const char *own = device->iface.get_name(device);
-        if (type != GGML_BACKEND_DEVICE_TYPE_GPU && type != GGML_BACKEND_DEVICE_TYPE_IGPU)
-            continue;
-        if (strcmp(own, name) == 0)
-            return device;
-        const size_t length = strlen(names);
-        snprintf(names + length, size - length, "%s%s", length ? ", " : "", own);
-    }
-    return NULL;
-}
-
-/* Sets o->device and the budget. Logs why it cannot. */
-static void choose(struct efsg_offload *o, const char *name)
-{
-    const char *budget = getenv("EXPERTFS_DEVICE_BUDGET");
-    char names[512];
-    uint64_t bytes = 0;
-    if (budget && *budget && strcmp(budget, "auto") != 0 && (efs_parse_size(budget, &bytes) < 0 || bytes == 0)) {
-        efsg_log(GGML_LOG_LEVEL_ERROR, "EXPERTFS_DEVICE_BUDGET=%s is no size; one is written 8G, 512M, auto", budget);
-        return;
-    }
-    if (!efsg_host_has_devices()) {
-        efsg_log(GGML_LOG_LEVEL_WARN, "EXPERTFS_DEVICE=%s: this ggml exports no functions for devices", name);
-        return;
-    }
-    o->budget_bytes = bytes;
-    o->device = find_device(name, names, sizeof(names));
-    if (!o->device)
-        efsg_log(GGML_LOG_LEVEL_ERROR, "EXPERTFS_DEVICE=%s: no such device; ggml has %s", name,
-                 *names ? names : "none besides the processor");
-}
+/* ---- the device of a source ---- */
 
 static void offload_free(struct efsg_offload *o)
 {
     if (o->calls)
         efsg_log(GGML_LOG_LEVEL_INFO,
-                 "%s: %llu of %llu chosen experts were in slots; copied %llu in %llu.%03llu s: %llu bytes",
+                 "%s: %llu of %llu chosen experts were in slots; copied %llu in %llu.%03llu s: %llu bytes; "
+                 "the processor computed %llu",
                  o->device->iface.get_name(o->device), (unsigned long long)o->found,
-                 (unsigned long long)(o->found + o->copied), (unsigned long long)o->copied,
+                 (unsigned long long)(o->found + o->copied + o->computed), (unsigned long long)o->copied,
                  (unsigned long long)(o->wait_ns / 1000000000u), (unsigned long long)(o->wait_ns / 1000000u % 1000u),
-                 (unsigned long long)o->copied_bytes);
+                 (unsigned long long)o->copied_bytes, (unsigned long long)o->computed);
     if (o->device)
         offload_close(o);
     free(o->layers);
@@ -78,7 +39,7 @@ static struct efsg_offload *offload_get(struct efsg_source *source)
     if (name && (o = calloc(1, sizeof(*o)))) {
         pthread_mutex_init(&o->lock, NULL);
         o->source = source;
-        choose(o, name);
+        offload_choose(o, name);
         set = efsg_source_set_offload(source, o, offload_free);
         if (set != o)
             offload_free(o);
@@ -168,71 +129,70 @@ static bool joins(const struct offload_call *call, struct ggml_tensor *const *no
 /* ---- computing ---- */
 
 /* Gives each of these experts a slot, and copies those that had none. */
-static errint_t fill(struct offload_call *call, const struct chosen *const *chosen, uint32_t count,
-                     const struct chosen **missing)
+static errint_t fill(struct offload_call *call, const struct chosen *const *chosen, uint32_t count)
 {
     struct efsg_offload *o = call->o;
     uint32_t misses = 0;
     efs_device_slots_wave(o->slots);
     for (uint32_t i = 0; i < count; i++)
         if (efs_device_slots_use(o->slots, call->index, chosen[i]->expert) < 0)
-            missing[misses++] = chosen[i];
+            call->missing[misses++] = chosen[i];
     for (uint32_t i = 0; i < misses; i++)
-        if (efs_device_slots_take(o->slots, call->index, missing[i]->expert) < 0)
+        if (efs_device_slots_take(o->slots, call->index, call->missing[i]->expert) < 0)
             return -EINVAL; /* not possible: at most o->slot_count are passed */
     o->found += count - misses;
-    return misses ? offload_copy(call, missing, misses) : 0;
+    return misses ? offload_copy(call, call->missing, misses) : 0;
 }
 
-/* Sets *computing before the device begins: errors of the source are before it. */
-static errint_t compute_waves(struct offload_call *call, struct efsg_hints *hints, bool *computing)
+/* The device's part, in waves if it has more experts than slots. Errors of the source are before call->computing. */
+static errint_t compute_device(struct offload_call *call)
 {
-    struct efsg_offload *o = call->o;
-    const uint32_t count = call->p.chosen_count, slots = o->slot_count;
-    const struct chosen **order = malloc(2 * count * sizeof(*order)), **missing = order ? order + count : NULL;
-    uint32_t *experts = malloc(count * sizeof(*experts)), found = 0, at = count;
-    for (uint32_t i = 0; i < count && order && experts; i++) {
-        const bool in_slot = efs_device_slots_find(o->slots, call->index, call->p.chosen[i].expert) >= 0;
-        order[in_slot ? found++ : --at] = &call->p.chosen[i];
-        experts[i] = call->p.chosen[i].expert;
-    }
-    errint_t rc = order && experts ? offload_begin(call, count > slots) : -ENOMEM;
-    if (rc == 0)
-        rc = efs_device_slots_request(o->slots, call->index, experts, count);
+    const uint32_t count = call->device, slots = call->o->slot_count;
+    errint_t rc = 0;
     for (uint32_t begin = 0, part; begin < count && rc == 0; begin += part) {
-        part = count <= slots ? count : begin < found ? found - begin : count - begin;
+        const struct chosen *const *chosen = call->order + begin;
+        part = count <= slots ? count : begin < call->found ? call->found - begin : count - begin;
         part = part < slots ? part : slots;
-        *computing = false;
-        rc = fill(call, order + begin, part, missing);
-        *computing = rc == 0;
+        call->computing = false;
+        rc = fill(call, chosen, part);
+        call->computing = rc == 0;
         if (rc == 0)
-            rc = count <= slots ? offload_compute(call, NULL, 0, hints)
-                                : offload_compute(call, order + begin, part, NULL);
+            rc = offload_compute(call, chosen, call->whole ? 0 : part, begin == 0 ? call->hints : NULL);
     }
-    if (rc == 0)
-        offload_end(call);
-    free(order);
-    free(experts);
     return rc;
 }
 
+static errint_t compute_parts(struct offload_call *call, struct efsg_buffers *room, int threads)
+{
+    const uint64_t start = efs_clock_ns(CLOCK_MONOTONIC);
+    errint_t rc = offload_assign(call);
+    if (rc == 0)
+        rc = offload_begin(call, !call->whole);
+    if (rc == 0)
+        rc = call->device == call->p.chosen_count ? compute_device(call)
+                                                  : offload_share(call, compute_device, room, threads);
+    if (rc < 0)
+        return rc;
+    offload_end(call);
+    offload_measured(call, efs_clock_ns(CLOCK_MONOTONIC) - start);
+    return 0;
+}
+
 /* Computes the nodes of a call. *done: whether it has. Caller holds the lock. */
-static enum ggml_status compute(struct offload_call *call, struct efsg_buffers *room, struct efsg_hints *hints,
-                                bool *done)
+static enum ggml_status compute(struct offload_call *call, struct efsg_buffers *room, int threads, bool *done)
 {
     struct efsg_offload *o = call->o;
-    bool computing = false;
-    errint_t rc = efsg_sort_choices(&call->p, room);
+    errint_t rc = efsg_sort_choices(&call->p, &o->lists);
     if (rc == 0)
         do
-            rc = compute_waves(call, hints, &computing);
+            rc = compute_parts(call, room, threads);
         while (rc == -ENOSPC && offload_shrink(o));
     o->calls++;
     *done = rc == 0;
     if (rc == 0 || o->failed)
         return GGML_STATUS_SUCCESS;
     const char *why = call->p.err.text[0] ? call->p.err.text : strerror(-rc);
-    if (!computing) {
+    if (!call->computing) {
         efsg_log(GGML_LOG_LEVEL_ERROR, "%s: %s", call->nodes[0]->name, why);
         return rc == -ENOMEM ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_FAILED;
     }
@@ -243,7 +203,7 @@ static enum ggml_status compute(struct offload_call *call, struct efsg_buffers *
 }
 
 enum ggml_status efsg_offload_compute(struct efsg_buffers *room, struct efsg_hints *hints, struct ggml_cgraph *graph,
-                                      struct ggml_tensor *const *nodes, unsigned count, unsigned *done)
+                                      struct ggml_tensor *const *nodes, unsigned count, int threads, unsigned *done)
 {
     const struct efsg_weight *w = efsg_product_weight(nodes[0]);
     struct efsg_offload *o = w ? offload_get(w->source) : NULL;
@@ -255,7 +215,7 @@ enum ggml_status efsg_offload_compute(struct efsg_buffers *room, struct efsg_hin
         return GGML_STATUS_SUCCESS;
     efsg_buffers_release(room); /* a thread that waits for the lock holds no experts */
     pthread_mutex_lock(&o->lock);
-    struct offload_call call = {.o = o, .graph = graph, .nodes = nodes};
+    struct offload_call call = {.o = o, .graph = graph, .nodes = nodes, .costs = &o->costs[w->first], .hints = hints};
     const bool open = offload_open(o);
     while (call.index < o->layer_count && o->layers[call.index].layer != w->layer)
         call.index++;
@@ -264,7 +224,7 @@ enum ggml_status efsg_offload_compute(struct efsg_buffers *room, struct efsg_hin
             call.count++;
         call.p = (struct products){.nodes = nodes, .weights = {w}, .count = 1};
         if (call.count > 0)
-            status = compute(&call, room, hints, &computed);
+            status = compute(&call, room, threads, &computed);
     }
     pthread_mutex_unlock(&o->lock);
     *done = computed ? call.count : 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * offload.h - private to offload*.c: slots for experts in the memory of a device of ggml, and the products there.
+ * offload.h - private to offload*.c: slots for experts in the memory of a device of ggml, and the products there. An
+ * expert without a slot is copied, or computed by the processor at the same time, as measured costs say.
  *
  * The experts of a layer have N slots on the device: a tensor of N matrices for each of gate, up and down. A product's
  * expert ids are replaced by slots, and the host ggml's own backend of the device computes the products and what lies
@@ -14,7 +15,10 @@
 
 #include "product.h"
 
+#include "assign_costs.h"
 #include "device_slots.h"
+
+#include <semaphore.h>
 
 #define OFFLOAD_MATRICES 3
 #define OFFLOAD_STAGES 2
@@ -34,11 +38,26 @@ struct offload_layer {
     ggml_backend_buffer_t buffer; /* on the device */
 };
 
+/* A thread that computes the device's part of a call while its caller computes the processor's (offload_host.c). */
+struct offload_call;
+struct offload_thread {
+    bool started;
+    pthread_t id;
+    sem_t begin, end;
+    struct offload_call *call; /* NULL at begin: the thread ends */
+    errint_t (*compute)(struct offload_call *call);
+    errint_t rc;
+};
+
 struct efsg_offload {
-    pthread_mutex_t lock;       /* guards all below */
-    struct efsg_source *source; /* that has it */
-    ggml_backend_dev_t device;  /* NULL: EXPERTFS_DEVICE names none, or the budget is no size */
-    uint64_t budget_bytes;      /* 0: most of the free memory */
+    pthread_mutex_t lock;             /* guards all below */
+    struct efsg_source *source;       /* that has it */
+    ggml_backend_dev_t device;        /* NULL: EXPERTFS_DEVICE names none, or the budget is no size */
+    uint64_t budget_bytes;            /* 0: most of the free memory */
+    bool shares;                      /* the processor may compute a part of a call */
+    struct efs_assign_costs costs[2]; /* of calls that begin with down; of all else */
+    struct offload_thread thread;
+    struct efsg_buffers lists; /* only its lists are used: the choices of a call */
     struct offload_layer *layers;
     uint32_t layer_count;
     bool opened, failed; /* opened: memory was allocated, or could not be; failed: the processor computes all */
@@ -52,9 +71,9 @@ struct efsg_offload {
     ggml_backend_event_t event[OFFLOAD_STAGES];
     bool recorded[OFFLOAD_STAGES]; /* a copy from the part may be in progress */
     unsigned stage;                /* the next part */
-    struct efsg_memory memory_staging, graph, inputs, ids, outputs, places;
+    struct efsg_memory memory_staging, graph, inputs, ids, outputs, places, split, host;
 
-    uint64_t calls, found, copied, copied_bytes, wait_ns;
+    uint64_t calls, found, copied, computed, copied_bytes, wait_ns; /* computed: by the processor */
 };
 
 /* A call: products of a layer with the same ids, and what lies between them. */
@@ -67,7 +86,19 @@ struct offload_call {
     unsigned count;
     bool need[PRODUCTS_MAX]; /* by node: its rows are needed after the call */
     uint32_t rows;           /* that the waves before have computed: places[rows] of o; results in o->outputs */
+    struct efsg_hints *hints;
+    const struct chosen **order;   /* those of the device in slots; those of the device to be copied; the processor's */
+    const struct chosen **missing; /* scratch */
+    uint32_t found, device;        /* found: in slots; device: these and those to be copied */
+    bool whole;                    /* the device computes all at once */
+    bool computing;                /* an error is the device's, not the source's */
+    struct efs_assign_costs *costs; /* of o */
+    struct efs_assign_choice choice;
+    uint64_t copied, copy_ns, device_ns, host_ns; /* times of the parts */
 };
+
+/* offload_device.c: sets o->device, the budget and o->shares, or logs why it cannot. */
+void offload_choose(struct efsg_offload *o, const char *name);
 
 /* offload_memory.c: opens the device and allocates slots within the budget. False: there are none, which has been
  * logged. */
@@ -80,6 +111,18 @@ void offload_close(struct efsg_offload *o);
  * of experts that were not copied are empty. */
 errint_t offload_copy(struct offload_call *call, const struct chosen *const *chosen, uint32_t count);
 
+/* offload_assign.c: sets order, found, device and whole of the call, and records its request in the slots. -ENOMEM. */
+errint_t offload_assign(struct offload_call *call);
+/* Records the times of a call that took ns. */
+void offload_measured(struct offload_call *call, uint64_t ns);
+
+/* offload_host.c: computes the processor's part of a call, and the device's by `device` on the thread. Blocks. Errors
+ * of either; of both, the processor's. */
+errint_t offload_share(struct offload_call *call, errint_t (*device)(struct offload_call *call),
+                       struct efsg_buffers *room, int threads);
+bool offload_thread_start(struct offload_thread *thread);
+void offload_thread_stop(struct offload_thread *thread);
+
 /* offload_graph.c. Sets call->need and call->rows; memory for all waves. -ENOMEM. */
 errint_t offload_begin(struct offload_call *call, bool waves);
 /*
@@ -91,6 +134,9 @@ errint_t offload_begin(struct offload_call *call, bool waves);
 errint_t offload_compute(struct offload_call *call, const struct chosen *const *chosen, uint32_t count,
                          struct efsg_hints *hints);
 void offload_end(struct offload_call *call); /* after the last wave */
+/* Writes the places of the choices of some experts, by expert. Returns their number. */
+uint32_t offload_places(const struct offload_call *call, struct place *at, const struct chosen *const *chosen,
+                        uint32_t count);
 /* The matrix of a product in a layer; NULL: none. */
 const struct offload_matrix *offload_matrix(const struct offload_layer *layer, const struct ggml_tensor *product);
 /* The node whose rows t has: itself, or the one that it is a view of. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * offload_copy.c - copies experts from the cache to slots. All threads decode the pieces of an expert, or copy them,
- * into memory that the device reads itself, if it offers such; a part of this memory is filled while the other one is
- * copied. Without such memory pieces that need no decoding are copied from the cache directly.
+ * into memory that the device reads itself, if it offers such (one thread does while the processor computes a part of
+ * the call); a part of this memory is filled while the other one is copied. Without such memory pieces that need no
+ * decoding are copied from the cache directly.
  */
 #include "offload.h"
 
@@ -71,8 +72,9 @@ static errint_t batch_flush(struct batch *b)
 {
     struct efsg_offload *o = b->call->o;
     const bool staged = o->staging_buffer != NULL;
+    const bool alone = b->call->device == b->call->p.chosen_count; /* else the processor computes its part meanwhile */
     errint_t error = 0;
-#pragma omp parallel for schedule(dynamic) reduction(min : error)
+#pragma omp parallel for schedule(dynamic) reduction(min : error) if (alone)
     for (unsigned i = 0; i < b->count; i++) {
         struct efs_error err = {""};
         const errint_t rc = piece_prepare(&b->piece[i], staged, &err);
@@ -202,6 +204,9 @@ errint_t offload_copy(struct offload_call *call, const struct chosen *const *cho
     }
     for (uint32_t i = 0; i < count && rc < 0; i++)
         efs_device_slots_drop(o->slots, call->index, chosen[i]->expert);
-    o->wait_ns += efs_clock_ns(CLOCK_MONOTONIC) - start;
+    const uint64_t ns = efs_clock_ns(CLOCK_MONOTONIC) - start;
+    o->wait_ns += ns;
+    call->copy_ns += ns;
+    call->copied += count;
     return rc;
 }

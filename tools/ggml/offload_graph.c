@@ -6,6 +6,8 @@
  */
 #include "offload.h"
 
+#include "expertfs-clock-private.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -194,8 +196,7 @@ static errint_t run(struct graph *g, struct ggml_cgraph *graph, struct efsg_hint
     for (unsigned i = 0; i < g->call->count && rc == 0 && status == GGML_STATUS_SUCCESS; i++)
         if (g->call->need[i])
             get(g, i);
-    if (hints)
-        efsg_products_hint(&g->call->p, hints);
+    efsg_products_hint(&g->call->p, hints);
     if (o->backend->iface.synchronize)
         o->backend->iface.synchronize(o->backend);
     if (rc == 0 && status != GGML_STATUS_SUCCESS)
@@ -229,11 +230,11 @@ void offload_end(struct offload_call *call)
     }
 }
 
-/* Adds the places of the choices of some experts, by expert. Returns their number. */
-static uint32_t add_places(struct offload_call *call, const struct chosen *const *chosen, uint32_t count)
+uint32_t offload_places(const struct offload_call *call, struct place *at, const struct chosen *const *chosen,
+                        uint32_t count)
 {
     const struct products *p = &call->p;
-    struct place *begin = (struct place *)call->o->places.at + call->rows, *at = begin;
+    const struct place *begin = at;
     for (uint32_t i = 0; i < count; at += p->needs[chosen[i++]->item].tokens)
         memcpy(at, p->portions[chosen[i]->portion].places, p->needs[chosen[i]->item].tokens * sizeof(*at));
     return (uint32_t)(at - begin);
@@ -245,10 +246,12 @@ errint_t offload_compute(struct offload_call *call, const struct chosen *const *
     struct efsg_offload *o = call->o;
     const struct ggml_tensor *ids = call->p.nodes[0]->src[2];
     struct graph g = {.call = call};
+    const uint64_t start = efs_clock_ns(CLOCK_MONOTONIC);
     const size_t bytes = 4 * GRAPH_NODES * efsg_host.tensor_overhead();
     if (count > 0) {
-        g.rows = add_places(call, chosen, count);
-        g.places = (struct place *)o->places.at + call->rows;
+        struct place *places = (struct place *)o->places.at + call->rows;
+        g.rows = offload_places(call, places, chosen, count);
+        g.places = places;
     }
     const struct ggml_init_params memory = {
         .mem_size = bytes, .mem_buffer = efsg_memory(&o->graph, bytes), .no_alloc = true};
@@ -273,5 +276,6 @@ errint_t offload_compute(struct offload_call *call, const struct chosen *const *
         o->allocator = efsg_host.gallocr_new(o->device->iface.get_buffer_type(o->device));
         rc = o->allocator ? -ENOSPC : -EIO;
     }
+    call->device_ns += efs_clock_ns(CLOCK_MONOTONIC) - start;
     return rc;
 }

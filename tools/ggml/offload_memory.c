@@ -211,6 +211,7 @@ bool offload_open(struct efsg_offload *o)
     staging_alloc(o);
     if (!o->staging || !slots_alloc(o, (uint32_t)(slots < experts ? slots : experts), experts))
         return failed(o, "no memory for slots, or no products of this type");
+    o->shares = o->shares && offload_thread_start(&o->thread);
     log_slots(o, experts, round);
     return true;
 }
@@ -236,6 +237,7 @@ bool offload_shrink(struct efsg_offload *o)
 
 void offload_close(struct efsg_offload *o)
 {
+    offload_thread_stop(&o->thread);
     wait_for_device(o);
     slots_free(o);
     if (o->allocator)
@@ -247,7 +249,8 @@ void offload_close(struct efsg_offload *o)
         efsg_host.buffer_free(o->staging_buffer);
     if (o->backend)
         o->backend->iface.free(o->backend);
-    struct efsg_memory *const memory[] = {&o->memory_staging, &o->graph, &o->inputs, &o->ids, &o->outputs, &o->places};
+    struct efsg_memory *const memory[] = {&o->memory_staging, &o->graph, &o->inputs, &o->ids,        &o->outputs,
+                                          &o->places,         &o->split, &o->host,   &o->lists.lists};
     for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
         free(memory[i]->at);
 }

@@ -131,8 +131,8 @@ struct efsg_source; /* a mount, or a store that is open in this process; has a r
 struct efsg_source *efsg_source_get(struct efsg_device *device, const struct efsg_file *file);
 bool efsg_source_is_named(const struct efsg_file *file); /* whether it has one, which may fail to open */
 /* Whether the CPU backend computes the experts of a file of that size, or of the open models if these are larger: they
- * fit into memory (efs_fits_memory()), and EXPERTFS_BUDGET is not set. Plain matrices in memory are at least as fast as
- * coded ones, and the page cache keeps them for the next program. */
+ * fit into memory (efs_fits_memory()), and neither EXPERTFS_BUDGET nor a device by its name is set. Plain matrices in
+ * memory are at least as fast as coded ones, and the page cache keeps them for the next program. */
 bool efsg_source_fits_memory(uint64_t file_bytes);
 /* Whether experts of the model that is being loaded may come from a source, by the environment and the open files. */
 bool efsg_source_expected(void);
@@ -333,9 +333,10 @@ errint_t efsg_graph_node(struct efsg_buffers *room, struct ggml_tensor *node);
 /* Number of uses of a tensor in the whole graph of which this is a part; -1: not known. */
 int efsg_graph_uses(const struct ggml_cgraph *graph, const struct ggml_tensor *tensor);
 
-/* ---- experts in the memory of a device (source.c, offload.c) ---- */
+/* ---- experts in the memory of a device (source.c, offload*.c) ---- */
 
-const char *efsg_device_wanted(void); /* EXPERTFS_DEVICE, if it names a device, which may not exist; else NULL */
+/* EXPERTFS_DEVICE if it names a device, which may not exist, or is auto and ggml has one; else NULL. */
+const char *efsg_device_wanted(void);
 /* The device of a source; NULL: none yet. */
 struct efsg_offload;
 struct efsg_offload *efsg_source_offload(struct efsg_source *source);
@@ -350,11 +351,12 @@ struct efsg_weight *efsg_source_weights(struct efsg_source *source, uint32_t *co
 /* Whether a node that is no product lies between products of a layer whose experts get slots. */
 bool efsg_offload_takes(const struct ggml_tensor *op);
 /*
- * Computes nodes[0], a product, on the device, and further ones of `count` that are products of the same experts or lie
- * between these. Sets *done to their number; 0: the processor has to compute nodes[0]. Blocks. Errors have been logged.
+ * Computes nodes[0], a product, on the device, or some of its experts on `threads` threads, and further ones of `count`
+ * that are products of the same experts or lie between these. Sets *done to their number; 0: the processor has to
+ * compute nodes[0]. Blocks. Errors have been logged.
  */
 enum ggml_status efsg_offload_compute(struct efsg_buffers *room, struct efsg_hints *hints, struct ggml_cgraph *graph,
-                                      struct ggml_tensor *const *nodes, unsigned count, unsigned *done);
+                                      struct ggml_tensor *const *nodes, unsigned count, int threads, unsigned *done);
 
 /* The weight of a product; NULL: not a product that this backend computes. */
 const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op);
@@ -362,8 +364,8 @@ const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op);
  * Computes products of one layer: MUL_MAT_ID nodes with an efsg_weight each and the same input and ids. One request
  * reads all experts; they are multiplied in the order of arrival on `threads` OpenMP threads, including the caller's.
  * The experts of gate and up may stay in memory until the next call, those of the next layer until its first one.
- * For a single token, gate and up products also submit hints, on one of the threads. Blocks. Errors have been logged;
- * the outputs are undefined then.
+ * For a single token, gate and up products also submit hints, on one of the threads; hints: NULL: none. Blocks. Errors
+ * have been logged; the outputs are undefined then.
  */
 enum ggml_status efsg_products(struct efsg_buffers *room, struct efsg_hints *hints, struct ggml_tensor *const *nodes,
                                unsigned count, int threads);

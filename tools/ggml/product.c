@@ -222,7 +222,7 @@ void efsg_products_hint(const struct products *p, struct efsg_hints *hints)
 {
     const struct ggml_tensor *ids = p->nodes[0]->src[2], *x = p->nodes[0]->src[1];
     uint32_t chosen[EFS_ROUTING_EXPERTS];
-    if (!p->weights[0]->first || !efsg_one_vector(p) || p->chosen_count > EFS_ROUTING_EXPERTS)
+    if (!hints || !p->weights[0]->first || !efsg_one_vector(p) || p->chosen_count > EFS_ROUTING_EXPERTS)
         return;
     for (uint32_t s = 0; s < p->chosen_count; s++) /* one_vector: each expert once */
         chosen[s] = (uint32_t)efsg_id_at(ids, s, 0);

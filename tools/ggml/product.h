@@ -88,8 +88,8 @@ errint_t efsg_batch_gather(const struct products *p, const struct block *b, stru
 errint_t efsg_batch_rows(const struct products *p, const struct block *b, struct efsg_thread_buffers *own,
                          const void *rows, uint32_t row, uint32_t count);
 
-/* Reports the routing of a single token and submits hints. One thread calls it while other threads, or a device,
- * multiply. */
+/* Reports the routing of a single token and submits hints; NULL: none. One thread calls it while other threads, or a
+ * device, multiply. */
 void efsg_products_hint(const struct products *p, struct efsg_hints *hints);
 
 /* product_sort.c: sorts the choices by expert into places, portions, chosen and needs. -EINVAL: an id out of range;

@@ -54,18 +54,12 @@ static const char *source_budget(void)
     return budget && *budget && strcmp(budget, "auto") != 0 ? budget : NULL;
 }
 
-/* auto takes none, too: no measurement says yet which devices are faster. */
-const char *efsg_device_wanted(void)
-{
-    const char *name = getenv("EXPERTFS_DEVICE");
-    return name && *name && strcmp(name, "none") != 0 && strcmp(name, "auto") != 0 ? name : NULL;
-}
-
 bool efsg_source_fits_memory(uint64_t file_bytes)
 {
     const char *budget = getenv("EXPERTFS_BUDGET");
     struct efsg_open_models models;
-    if ((budget && *budget) || efsg_device_wanted())
+    const char *device = efsg_device_wanted();
+    if ((budget && *budget) || (device && strcmp(device, "auto") != 0))
         return false;
     efsg_open_models(&models);
     return efs_fits_memory(file_bytes > models.bytes ? file_bytes : models.bytes);
