@@ -292,6 +292,15 @@ errint_t efs_source_path(const char *path, char **absolute, struct efs_error *er
 /* Whether path is an address: https://, http://, s3://, rados:; the last of these. */
 bool efs_is_address(const char *path);
 bool efs_is_rados(const char *path);
+/* Where the Hugging Face Hub is: HF_ENDPOINT, or its own address. */
+const char *efs_hub_endpoint(void);
+/* A path as a part of a URL: all but unreserved characters and '/' as %XX. The caller frees it; NULL: no memory. */
+char *efs_url_encode(const char *path);
+/* What a server sends at a URL, of at most `most` bytes, not terminated; the caller frees it. With the token of the
+ * address, HF_TOKEN or EXPERTFS_HTTP_TOKEN; name: in messages. Redirects, retries and errors as of files on servers:
+ * -ENOENT, -EACCES, -EINVAL, -EIO, -ENOMEM; -ENOSYS: no libcurl. Blocks. */
+errint_t efs_remote_text(const char *name, const char *url, size_t most, char **text, size_t *bytes,
+                         struct efs_error *err);
 /* Cuts from an address what may be secret, its query and fragment: for messages and tables that all users see. */
 void efs_hide_secret(char *path);
 

@@ -79,7 +79,8 @@ extern "C" {
     X(local_written_bytes, counter, "bytes", "written to the local copy")                                              \
     X(local_evicted_bytes, counter, "bytes", "dropped from the local copy for others")                                 \
     X(local_damaged, counter, "", "pages of the local copy whose checksum was wrong: they were read from the store")   \
-    X(local_held_bytes, gauge, "bytes", "in the local copy")
+    X(local_held_bytes, gauge, "bytes", "in the local copy")                                                           \
+    X(fetched_bytes, counter, "bytes", "bytes received from the servers of an address since it was opened")
 
 struct efs_stats {
 #define EFS_STATS_FIELD(name, kind, unit, help) uint64_t name;

@@ -116,7 +116,7 @@ errint_t efs_client_open(const char *path, const struct efs_client_options *opti
     struct efs_client *client = efs_sys_calloc(1, sizeof(*client));
     if (!client)
         return efs_fail(err, -ENOMEM, "no memory");
-    int root = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
+    int root = efs_is_address(path) ? -ENOTDIR : efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
     rc = root >= 0          ? client_open_directory(path, root, how, client, err)
          : root == -ENOTDIR ? client_open_store(path, how, client, err)
                             : efs_fail(err, root, "%s: %s", path, strerror(-root));

@@ -90,6 +90,7 @@ enum fill_state {
     FILL_OFF,
     FILL_LATER,
     FILL_TOO_LARGE,
+    FILL_SERVER,
     FILL_FULL,
     FILL_DONE,
     FILL_UNKNOWN,
@@ -104,6 +105,8 @@ static enum fill_state fill_plan(struct efs *fs)
     struct efs_prefetcher *pf = fs->prefetcher;
     if (pf->warm == EFS_WARM_OFF)
         return FILL_OFF;
+    if (pf->warm == EFS_WARM_AUTO && fs->store->backed)
+        return FILL_SERVER;
     if (!pf->fills || (fs->store->expert_count && !efs_plan_thread_planned(fs)))
         return FILL_LATER;
     uint64_t planned = fs->account.planned_segments, most = planned * fs->arena.segment_bytes;
@@ -169,6 +172,7 @@ void efs_prefetcher_print_fill(struct efs *fs, FILE *out)
     static const char *const words[] = {[FILL_OFF] = "off",
                                         [FILL_LATER] = "waits for the first plan",
                                         [FILL_TOO_LARGE] = "off: the plan has no room for all experts, coded",
+                                        [FILL_SERVER] = "off: from a server only what is requested is read",
                                         [FILL_FULL] = "done: the planned part of the memory is full",
                                         [FILL_DONE] = "done",
                                         [FILL_UNKNOWN] = "waits: the kernel does not report how busy the machine is",

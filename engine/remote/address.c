@@ -94,6 +94,12 @@ static errint_t secret_from(const char *variable, char **secret, struct efs_erro
     return *secret ? 0 : efs_fail(err, -ENOMEM, "no memory");
 }
 
+const char *efs_hub_endpoint(void)
+{
+    const char *hub = environment("HF_ENDPOINT");
+    return hub ? hub : "https://huggingface.co";
+}
+
 static errint_t parse_http(const char *text, struct efs_address *a, struct efs_error *err)
 {
     struct origin origin;
@@ -113,22 +119,20 @@ static errint_t parse_http(const char *text, struct efs_address *a, struct efs_e
     a->url = strdup(text);
     if (!a->url)
         return efs_fail(err, -ENOMEM, "no memory");
-    const char *hub = environment("HF_ENDPOINT");
-    bool of_hub = efs_address_same_origin(text, hub ? hub : "https://huggingface.co");
-    if (of_hub)
+    a->hub = efs_address_same_origin(text, efs_hub_endpoint());
+    if (a->hub)
         a->hint = "give a token by HF_TOKEN, and accept the terms on the model's page";
-    return secret_from(of_hub && environment("HF_TOKEN") ? "HF_TOKEN" : "EXPERTFS_HTTP_TOKEN", &a->token, err);
+    return secret_from(a->hub && environment("HF_TOKEN") ? "HF_TOKEN" : "EXPERTFS_HTTP_TOKEN", &a->token, err);
 }
 
-/* KEY as a part of a URL: all but unreserved characters and '/' as %XX. */
-static char *encode(const char *key)
+char *efs_url_encode(const char *path)
 {
-    char *text = efs_sys_malloc(3 * strlen(key) + 1), *to = text;
-    for (; text && *key; key++)
-        if (isalnum((unsigned char)*key) || strchr("-._~/", *key))
-            *to++ = *key;
+    char *text = efs_sys_malloc(3 * strlen(path) + 1), *to = text;
+    for (; text && *path; path++)
+        if (isalnum((unsigned char)*path) || strchr("-._~/", *path))
+            *to++ = *path;
         else
-            to += sprintf(to, "%%%02X", (unsigned char)*key);
+            to += sprintf(to, "%%%02X", (unsigned char)*path);
     if (text)
         *to = '\0';
     return text;
@@ -160,7 +164,7 @@ static errint_t parse_s3(const char *text, struct efs_address *a, struct efs_err
         return efs_fail(err, -EINVAL, "AWS_ENDPOINT_URL: not an address\nhint: https://HOST[:PORT]");
     if (!access != !secret)
         return efs_fail(err, -EINVAL, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: one of them is not set");
-    char *key = encode(slash + 1), *url = NULL;
+    char *key = efs_url_encode(slash + 1), *url = NULL;
     int n = -1;
     if (key && endpoint)
         n = asprintf(&url, "%.*s/%.*s/%s", (int)(strlen(endpoint) - (endpoint[strlen(endpoint) - 1] == '/')), endpoint,

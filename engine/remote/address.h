@@ -19,6 +19,7 @@ struct efs_address {
     char *keys;    /* "ACCESS:SECRET" for signatures of AWS, version 4; NULL: none */
     char *sign;    /* "aws:amz:REGION:s3" */
     char *session; /* the token of temporary keys; NULL: none */
+    bool hub;      /* url is on the Hugging Face Hub, or where HF_ENDPOINT says that it is */
     const char *hint; /* for an answer that access is refused */
 };
 

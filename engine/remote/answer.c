@@ -2,6 +2,7 @@
 /* answer.c - see answer.h. */
 #include "answer.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -83,6 +84,8 @@ void efs_answer_header(struct efs_answer *a, const char *line, size_t bytes)
         parse_etag(a, value, end);
     else if (name == 13 && strncasecmp(line, "content-range", name) == 0)
         a->has_range = parse_range(a, value, end);
+    else if (name == 12 && strncasecmp(line, "x-error-code", name) == 0)
+        snprintf(a->code, sizeof(a->code), "%.*s", (int)(end - value), value);
     else if (name == 16 && strncasecmp(line, "content-encoding", name) == 0)
         a->encoded = !(end - value == 8 && strncasecmp(value, "identity", 8) == 0);
 }

@@ -18,6 +18,7 @@ struct efs_answer {
     bool has_range;  /* Content-Range, with all three numbers */
     uint64_t first, last, total;
     char etag[EFS_ETAG_BYTES]; /* a strong one with its quotes; else "" */
+    char code[24];             /* X-Error-Code, by which the Hub says why; else "" */
     size_t header_bytes;
 };
 

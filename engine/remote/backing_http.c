@@ -6,6 +6,7 @@
 #include "container.h"
 #include "expertfs-private.h"
 #include "layout.h"
+#include "stats.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -83,6 +84,12 @@ static void http_wait(struct efs_backing *b)
 
 /* ---- the other operations ---- */
 
+/* Each queue has counters of its own, which include the bytes that were fetched before it started. */
+static void http_start(struct efs_backing *b)
+{
+    efs_count(b->stats, fetched_bytes, http_of(b)->fetched_bytes);
+}
+
 /* The file with this address: the last one that begins at or before it. */
 static struct efs_http_file *file_at(const struct efs_http *h, uint64_t address)
 {
@@ -138,4 +145,4 @@ static void http_close(struct efs_backing *b, bool in_child)
 }
 
 const struct efs_backing_ops efs_http_ops = {
-    .submit = http_submit, .wait = http_wait, .cancel = http_cancel, .close = http_close};
+    .start = http_start, .submit = http_submit, .wait = http_wait, .cancel = http_cancel, .close = http_close};

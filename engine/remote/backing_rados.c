@@ -8,6 +8,7 @@
 
 #include "container.h"
 #include "expertfs-private.h"
+#include "stats.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -212,6 +213,7 @@ static void reading_end(struct efs_rados_store *s, struct reading *r)
         operation_free(s, &r->operations[i]);
     free(r->operations);
     *r = (struct reading){.read = NULL};
+    efs_count(s->b.stats, fetched_bytes, result);
     efs_backing_read_ended(&s->b, read, result > 0 || error == 0 ? result : error);
 }
 

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,6 +69,14 @@ static errint_t copy_to_file(const struct efs_store *store, uint64_t bytes, cons
     return rc < 0 ? efs_fail(err, rc, "%s: %s", reading ? store->path : to, strerror(-rc)) : 0;
 }
 
+static errint_t refuse(const char *path, const char *why, struct efs_error *err)
+{
+    char shown[4096];
+    snprintf(shown, sizeof(shown), "%s", path);
+    efs_hide_secret(shown);
+    return efs_fail(err, -EINVAL, "%s: %s", shown, why);
+}
+
 errint_t efs_store_copy(const char *from, const char *to, bool force, efs_progress_fn *progress, void *arg,
                         uint64_t *bytes, struct efs_error *err)
 {
@@ -75,15 +84,13 @@ errint_t efs_store_copy(const char *from, const char *to, bool force, efs_progre
     struct efs_store_info info;
     *bytes = 0;
     if (efs_is_address(from) == efs_is_address(to))
-        return efs_fail(err, -EINVAL,
-                        efs_is_address(from) ? "%s: one of SRC and OUT is a file\nhint: copy it to a file first"
-                                             : "%s: one of SRC and OUT is an address\nhint: cp copies a file",
-                        from);
+        return refuse(from,
+                      efs_is_address(from) ? "one of SRC and OUT is a file\nhint: copy it to a file first"
+                                           : "one of SRC and OUT is an address\nhint: cp copies a file",
+                      err);
     if (efs_is_address(to) && !efs_is_rados(to))
-        return efs_fail(err, -EINVAL,
-                        "%s: cannot be written: only rados:POOL/NAME\nhint: curl or a client of S3 "
-                        "uploads the file",
-                        to);
+        return refuse(to, "cannot be written: only rados:POOL/NAME\nhint: curl or a client of S3 uploads the file",
+                      err);
     if (efs_is_address(to) && force)
         return efs_fail(err, -EINVAL, "%s: --force goes with files\nhint: `expertctl rm %s` deletes a store there", to,
                         to);
@@ -92,7 +99,8 @@ errint_t efs_store_copy(const char *from, const char *to, bool force, efs_progre
         return rc;
     efs_store_info(store, &info);
     if (info.in_place)
-        rc = efs_fail(err, -EINVAL, "%s: not a store\nhint: mkexpertfs packs it", from);
+        rc = efs_fail(err, -EINVAL, "%s: not a store\nhint: %s", store->path,
+                      efs_is_address(from) ? "download it; then mkexpertfs packs it" : "mkexpertfs packs it");
     else if (efs_is_address(to))
         rc = efs_rados_copy(store, to, progress, arg, err);
     else

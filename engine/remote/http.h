@@ -36,7 +36,8 @@ struct efs_http_request {
     struct efs_backing_read *read; /* NULL: free, or the request of efs_http_open() */
     CURL *easy;
     struct curl_slist *headers;
-    char *url; /* of this try: where the last redirect led to */
+    char *url;  /* of this try: where the last redirect led to */
+    bool whole; /* a text of at most `bytes` bytes, which is no part of a file: neither Range nor ETag */
     uint64_t begin;
     size_t bytes, done;
     const struct iovec *buffers;
@@ -68,8 +69,9 @@ struct efs_http {
     CURLM *multi;
     const char *ca_bundle; /* NULL: that of libcurl */
     unsigned timeout_s;
-    bool said;       /* the fault was reported; until a range arrives */
-    char fault[600]; /* why a request failed */
+    uint64_t fetched_bytes; /* of bodies of all answers */
+    bool said;              /* the fault was reported; until a range arrives */
+    char fault[600];        /* why a request failed */
     struct efs_http_flow flow;
     struct efs_http_request requests[EFS_IO_DEPTH_MAX];
 };
@@ -108,6 +110,10 @@ errint_t efs_http_add(struct efs_http *http, const char *address, void *head, si
                       struct efs_http_file **file, struct efs_error *err);
 /* Reads bytes that are inside the file. Blocks; before the backing is a queue's. */
 errint_t efs_http_read(struct efs_http *http, struct efs_http_file *file, uint64_t offset, void *data, size_t bytes,
+                       struct efs_error *err);
+/* What the server sends at a URL, of at most *bytes, which is set to its length: a whole text, not a range. name: in
+ * messages. Blocks; the errors of efs_http_add(). */
+errint_t efs_http_text(struct efs_http *http, const char *name, const char *url, char *text, size_t *bytes,
                        struct efs_error *err);
 void efs_http_free(struct efs_http *http);
 

@@ -80,15 +80,21 @@ void efs_http_free(struct efs_http *h)
     free(h);
 }
 
-/* Requests bytes from begin on and waits for them. *bytes is set to those that are in the file. */
-static errint_t read_now(struct efs_http *h, struct efs_http_file *file, uint64_t begin, void *data, size_t *bytes,
-                         struct efs_error *err)
+/* Requests bytes from begin on, or a whole text, and waits for them. *bytes is set to those that are in it. */
+static errint_t read_now(struct efs_http *h, struct efs_http_file *file, bool whole, uint64_t begin, void *data,
+                         size_t *bytes, struct efs_error *err)
 {
     const struct iovec buffer = {.iov_base = data, .iov_len = *bytes};
     struct efs_http_request *r = &h->requests[0];
     CURL *easy = r->easy;
-    *r = (struct efs_http_request){
-        .http = h, .file = file, .easy = easy, .begin = begin, .bytes = *bytes, .buffers = &buffer, .buffer_count = 1};
+    *r = (struct efs_http_request){.http = h,
+                                   .file = file,
+                                   .easy = easy,
+                                   .whole = whole,
+                                   .begin = begin,
+                                   .bytes = *bytes,
+                                   .buffers = &buffer,
+                                   .buffer_count = 1};
     while (!r->over) {
         int wait_ms = efs_http_request_due(r, efs_now_ns());
         if (!r->over)
@@ -117,7 +123,7 @@ errint_t efs_http_add(struct efs_http *h, const char *address, void *head, size_
     file->modified = -1;
     errint_t rc = efs_address_parse(address, &file->address, err);
     if (rc == 0)
-        rc = read_now(h, file, 0, head, head_bytes, err);
+        rc = read_now(h, file, false, 0, head, head_bytes, err);
     if (rc < 0) {
         file_free(file);
         return rc;
@@ -132,6 +138,19 @@ errint_t efs_http_read(struct efs_http *h, struct efs_http_file *file, uint64_t 
                        struct efs_error *err)
 {
     size_t got = bytes;
-    errint_t rc = bytes ? read_now(h, file, offset, data, &got, err) : 0;
+    errint_t rc = bytes ? read_now(h, file, false, offset, data, &got, err) : 0;
     return rc == 0 && got != bytes ? efs_fail(err, -EIO, "%s: ends too early", file->address.name) : rc;
+}
+
+errint_t efs_http_text(struct efs_http *h, const char *name, const char *url, char *text, size_t *bytes,
+                       struct efs_error *err)
+{
+    struct efs_http_file file = {.modified = -1};
+    errint_t rc = efs_address_parse(url, &file.address, err);
+    free(file.address.name);
+    file.address.name = strdup(name);
+    if (rc == 0)
+        rc = file.address.name ? read_now(h, &file, true, 0, text, bytes, err) : efs_fail(err, -ENOMEM, "no memory");
+    efs_address_free(&file.address);
+    return rc;
 }

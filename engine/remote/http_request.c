@@ -5,6 +5,7 @@
 
 #include "expertfs-clock-private.h"
 #include "expertfs-private.h"
+#include "stats.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +40,9 @@ static void judge(struct efs_http_request *r)
         return;
     r->judged = true;
     r->verdict = efs_answer_judge(&r->answer, known, r->begin + r->done, r->bytes - r->done);
-    if (r->verdict == EFS_ANSWER_RANGE) /* shorter only where the length was not known */
+    if (r->whole && r->answer.status < 300)
+        r->verdict = r->answer.status == 200 && !r->answer.encoded ? EFS_ANSWER_RANGE : EFS_ANSWER_WRONG;
+    else if (r->verdict == EFS_ANSWER_RANGE) /* shorter only where the length was not known */
         r->bytes = (size_t)(r->answer.last - r->begin + 1);
 }
 
@@ -59,11 +62,19 @@ static void copy_in(struct efs_http_request *r, const char *data, size_t bytes)
     }
 }
 
+static void note_fetched(struct efs_http *h, size_t bytes)
+{
+    h->fetched_bytes += bytes;
+    if (h->b.stats) /* of a queue */
+        efs_count(h->b.stats, fetched_bytes, bytes);
+}
+
 /* Any return but `count` ends the connection. */
 static size_t take_body(char *data, size_t size, size_t count, void *arg)
 {
     struct efs_http_request *r = arg;
     (void)size; /* 1 */
+    note_fetched(r->http, count);
     judge(r);
     if (!r->judged || r->answer.status < 300) {
         if (r->verdict != EFS_ANSWER_RANGE || !r->judged)
@@ -124,6 +135,13 @@ static bool add_secrets(struct efs_http_request *r)
            (!a->session || add_header(r, "x-amz-security-token", a->session));
 }
 
+/* The ETag is that of the server with the file; one that leads there may have another. */
+static bool needs_match(const struct efs_http_request *r)
+{
+    const struct efs_http_file *file = r->file;
+    return file->known.etag[0] && file->target && efs_address_same_origin(r->url, file->target);
+}
+
 static bool set_up(struct efs_http_request *r)
 {
     struct efs_http *h = r->http;
@@ -135,7 +153,7 @@ static bool set_up(struct efs_http_request *r)
     curl->slist_free_all(r->headers);
     r->headers = NULL;
     bool ok = curl->easy_setopt(r->easy, CURLOPT_URL, r->url) == CURLE_OK &&
-              curl->easy_setopt(r->easy, CURLOPT_RANGE, range) == CURLE_OK &&
+              (r->whole || curl->easy_setopt(r->easy, CURLOPT_RANGE, range) == CURLE_OK) &&
               curl->easy_setopt(r->easy, CURLOPT_WRITEFUNCTION, take_body) == CURLE_OK &&
               curl->easy_setopt(r->easy, CURLOPT_WRITEDATA, r) == CURLE_OK &&
               curl->easy_setopt(r->easy, CURLOPT_HEADERFUNCTION, take_header) == CURLE_OK &&
@@ -156,7 +174,7 @@ static bool set_up(struct efs_http_request *r)
     curl->easy_setopt(r->easy, CURLOPT_USERAGENT, "expertfs");
     ok = ok && (!efs_address_is_loopback(r->url) || curl->easy_setopt(r->easy, CURLOPT_PROXY, "") == CURLE_OK) &&
          (!h->ca_bundle || curl->easy_setopt(r->easy, CURLOPT_CAINFO, h->ca_bundle) == CURLE_OK) &&
-         (!r->file->known.etag[0] || add_header(r, "If-Match", r->file->known.etag)) && add_secrets(r);
+         (!needs_match(r) || add_header(r, "If-Match", r->file->known.etag)) && add_secrets(r);
     return ok && (!r->headers || curl->easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->headers) == CURLE_OK);
 }
 
@@ -236,7 +254,9 @@ static void request_later(struct efs_http_request *r, CURLcode code)
     const struct efs_curl *curl = &r->http->curl;
     curl_off_t after = 0;
     curl->easy_getinfo(r->easy, CURLINFO_RETRY_AFTER, &after);
-    if (r->done - r->before >= PROGRESS_BYTES)
+    if (r->whole) /* once more from its begin */
+        r->done = 0;
+    else if (r->done - r->before >= PROGRESS_BYTES)
         r->tries = 0;
     r->tries += code == CURLE_OPERATION_TIMEDOUT ? 2 : 1;
     const bool reached =
@@ -269,6 +289,27 @@ static void request_redirect(struct efs_http_request *r)
         request_lead(r, to);
 }
 
+/* Reasons of the Hub. */
+static const struct refusal {
+    const char *code;
+    errint_t error;
+    const char *why;
+} refusals[] = {
+    {"GatedRepo", -EACCES,
+     "a gated model\nhint: accept the terms on its page, and give a token of that user by HF_TOKEN"},
+    {"RepoNotFound", -ENOENT, "no such model, or a private one\nhint: check the name; a private one needs HF_TOKEN"},
+    {"RevisionNotFound", -ENOENT, "no such revision of the model\nhint: its page lists branches, tags and commits"}};
+
+static bool request_refused_by_hub(struct efs_http_request *r)
+{
+    for (size_t i = 0; r->file->address.hub && i < sizeof(refusals) / sizeof(refusals[0]); i++)
+        if (strcmp(r->answer.code, refusals[i].code) == 0) {
+            request_fail(r, refusals[i].error, "%s", refusals[i].why);
+            return true;
+        }
+    return false;
+}
+
 static void request_refused(struct efs_http_request *r)
 {
     const unsigned status = r->answer.status;
@@ -277,10 +318,13 @@ static void request_refused(struct efs_http_request *r)
         r->renewed = true;
         r->hops = 0;
         request_lead(r, r->file->address.url);
+    } else if (request_refused_by_hub(r)) {
+        return;
     } else if (r->verdict == EFS_ANSWER_MISSING) {
         request_fail(r, -ENOENT, "the server has no such file (%u)", status);
     } else {
-        request_fail(r, -EACCES, "the server refuses access (%u)\nhint: %s", status, r->file->address.hint);
+        request_fail(r, -EACCES, "the server refuses %s (%u)\nhint: %s",
+                     status == 401 && r->file->address.token ? "the token" : "access", status, r->file->address.hint);
     }
 }
 
@@ -299,8 +343,8 @@ static bool is_certificate(CURLcode code)
 static void request_arrived(struct efs_http_request *r)
 {
     struct efs_http *h = r->http;
-    char *target = r->file->target && strcmp(r->file->target, r->url) == 0 ? NULL : strdup(r->url);
-    if (!r->file->known.etag[0]) {
+    char *target = r->whole || (r->file->target && strcmp(r->file->target, r->url) == 0) ? NULL : strdup(r->url);
+    if (!r->whole && !r->file->known.etag[0]) {
         r->file->known.bytes = r->answer.total;
         memcpy(r->file->known.etag, r->answer.etag, sizeof(r->file->known.etag));
     }
@@ -335,7 +379,7 @@ void efs_http_request_ended(struct efs_http_request *r, CURLcode code)
     }
     switch (r->verdict) {
     case EFS_ANSWER_RANGE:
-        if (r->done == r->bytes)
+        if (r->whole ? code == CURLE_OK : r->done == r->bytes)
             request_arrived(r);
         else
             request_later(r, code);
@@ -369,5 +413,6 @@ void efs_http_request_ended(struct efs_http_request *r, CURLcode code)
     case EFS_ANSWER_WRONG:
         break;
     }
-    request_fail(r, -EIO, "the server's answer (%u) is not the range that was requested", r->answer.status);
+    request_fail(r, -EIO, "the server's answer (%u) is not the %s that was requested", r->answer.status,
+                 r->whole ? "list" : "range");
 }

@@ -8,9 +8,11 @@
 #include "store.h"
 
 #include "expertfs-private.h"
+#include "sys.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -73,4 +75,23 @@ errint_t efs_store_open(const char *path, struct efs_store **store, struct efs_e
     if (efs_is_address(path))
         return open_remote(path, store, err);
     return efs_plain_is_checkpoint(path) ? efs_plain_open(path, store, err) : efs_store_open_file(path, store, err);
+}
+
+errint_t efs_remote_text(const char *name, const char *url, size_t most, char **text, size_t *bytes,
+                         struct efs_error *err)
+{
+    struct efs_http *h;
+    errint_t rc = efs_http_new(&efs_http_ops, &h, err);
+    *text = NULL;
+    *bytes = most;
+    if (rc < 0)
+        return rc;
+    *text = efs_sys_malloc(most);
+    rc = *text ? efs_http_text(h, name, url, *text, bytes, err) : efs_fail(err, -ENOMEM, "no memory");
+    efs_http_free(h);
+    if (rc < 0) {
+        free(*text);
+        *text = NULL;
+    }
+    return rc;
 }

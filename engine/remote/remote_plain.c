@@ -109,25 +109,13 @@ static char *name_of(const char *address, struct efs_error *err)
     return NULL;
 }
 
-/* name as the last part of a URL; of s3:// as it is. The caller frees it. */
+/* The address of the file of this name, which is encoded, but not in s3://. The caller frees it; NULL: no memory. */
 static char *address_of(const struct remote_plain *p, const char *name)
 {
-    static const char plain[] = "-._~";
-    const bool s3 = strncmp(p->folder, "s3://", 5) == 0;
-    char *address = efs_sys_malloc(strlen(p->folder) + 3 * strlen(name) + 1), *to = address;
-    if (!address)
-        return NULL;
-    to = stpcpy(to, p->folder);
-    for (; *name; name++) {
-        const unsigned char c = (unsigned char)*name;
-        bool same =
-            s3 || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z' && c < 0x80) || strchr(plain, c);
-        if (same)
-            *to++ = (char)c;
-        else
-            to += sprintf(to, "%%%02X", c);
-    }
-    *to = '\0';
+    char *last = strncmp(p->folder, "s3://", 5) == 0 ? strdup(name) : efs_url_encode(name), *address;
+    if (!last || asprintf(&address, "%s%s", p->folder, last) < 0)
+        address = NULL;
+    free(last);
     return address;
 }
 
@@ -173,8 +161,8 @@ static errint_t add_parts(struct remote_plain *p, const char *first, struct efs_
     return rc;
 }
 
-/* Adds the files that an index names, and the small files of a model. */
-static errint_t add_index(struct remote_plain *p, struct efs_error *err)
+/* Adds the small files of a model, if they are there. */
+static errint_t add_small(struct remote_plain *p, struct efs_error *err)
 {
     static const char *const small[] = {"config.json",
                                         "generation_config.json",
@@ -185,6 +173,15 @@ static errint_t add_index(struct remote_plain *p, struct efs_error *err)
                                         "vocab.json",
                                         "merges.txt",
                                         "chat_template.jinja"};
+    errint_t rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof(small) / sizeof(small[0]); i++)
+        rc = add_file(p, small[i], true, err);
+    return rc;
+}
+
+/* Adds the files that an index names. */
+static errint_t add_index(struct remote_plain *p, struct efs_error *err)
+{
     struct efs_http_file *index = p->http->files[0];
     if (index->known.bytes > INDEX_BYTES_MAX)
         return efs_fail(err, -E2BIG, "%s: an index of more than %u bytes", index->address.name, INDEX_BYTES_MAX);
@@ -206,8 +203,6 @@ static errint_t add_index(struct remote_plain *p, struct efs_error *err)
             rc = add_file(p, name, false, err);
     }
     json_decref(json);
-    for (size_t i = 0; rc == 0 && i < sizeof(small) / sizeof(small[0]); i++)
-        rc = add_file(p, small[i], true, err);
     return rc;
 }
 
@@ -273,7 +268,10 @@ static errint_t open_files(struct remote_plain *p, const char *name, const struc
     struct efs_source_reader reader = {.read = read_header, .arg = p};
     struct efs_catalog catalog = {.reader = &reader};
     const char *first = p->http->files[0]->path;
-    errint_t rc = efs_source_is_index(first) ? add_index(p, err) : add_parts(p, first, err);
+    const bool index = efs_source_is_index(first);
+    errint_t rc = index ? add_index(p, err) : add_parts(p, first, err);
+    if (rc == 0 && (index || strcmp(first, "model.safetensors") == 0))
+        rc = add_small(p, err);
     if (rc == 0)
         rc = list(p, &catalog, err);
     if (rc < 0) {

@@ -275,7 +275,7 @@ server = Server({})
 server.blobs, server.token = blobs, "secret-token"
 address = f"{server.url}/link{NAME}?link-secret=1"
 result = ctl("info", address, EXPERTFS_HTTP_TOKEN="wrong")
-check("a wrong token", one_line(result, "refuses access (401)") and "link-secret" not in result.stderr, result.stderr)
+check("a wrong token", one_line(result, "refuses the token (401)") and "link-secret" not in result.stderr, result.stderr)
 mount = Mount(address, OPTIONS, environment={"EXPERTFS_HTTP_TOKEN": "secret-token"})
 names = [name for name in source if name.endswith(".safetensors")]
 check("a file through a redirect", open(mount / names[0], "rb").read() == source[names[0]])

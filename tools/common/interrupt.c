@@ -91,3 +91,11 @@ bool tools_interrupt_pause(unsigned ms)
     const struct timespec most = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
     return interrupt_wait(NULL, &most);
 }
+
+bool tools_answer_is_yes(void)
+{
+    char answer[16] = "";
+    if (!tools_interrupt_wait(STDIN_FILENO) || !fgets(answer, sizeof(answer), stdin)) /* despite signals */
+        fputc('\n', stderr);
+    return strcmp(answer, "yes\n") == 0;
+}

@@ -15,6 +15,8 @@ void tools_interrupt_end(const char *program);
 bool tools_interrupted(void);
 /* Blocks until fd is readable or the flag is set. false: the flag is set. */
 bool tools_interrupt_wait(int fd);
+/* Reads a line from standard input: whether it is "yes". */
+bool tools_answer_is_yes(void);
 /* Blocks for ms milliseconds, or until the flag is set. Returns the flag. */
 bool tools_interrupt_pause(unsigned ms);
 

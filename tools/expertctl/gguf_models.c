@@ -45,8 +45,7 @@ void ctl_gguf_first_part(char *path)
         memcpy(number, given, strlen(first));
 }
 
-/* Whether llama.cpp can be given the file: not the second or a later part of a split model. */
-static bool is_first(const char *path)
+bool ctl_gguf_is_first(const char *path)
 {
     const char *end = strrchr(path, '.'), *number = part_number(path);
     return end && strcmp(end, ".gguf") == 0 && (!number || strncmp(number, "00001", 5) == 0);
@@ -94,7 +93,8 @@ errint_t ctl_gguf_models(const char *folder, ctl_gguf_fits_fn *fits, const char 
         if (entry->fts_info == FTS_D && entry->fts_level == 1 &&
             (strcmp(entry->fts_name, "experts") == 0 || strcmp(entry->fts_name, ".expertfs") == 0))
             fts_set(tree, (FTSENT *)(uintptr_t)entry, FTS_SKIP);
-        if (entry->fts_info == FTS_F && is_first(entry->fts_name) && (!fits || fits(entry->fts_path + bytes, word)))
+        if (entry->fts_info == FTS_F && ctl_gguf_is_first(entry->fts_name) &&
+            (!fits || fits(entry->fts_path + bytes, word)))
             rc = add(models, entry->fts_path, err);
     }
     if (tree)

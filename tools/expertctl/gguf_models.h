@@ -20,6 +20,8 @@ typedef bool ctl_gguf_fits_fn(const char *path, const char *word);
 errint_t ctl_gguf_models(const char *folder, ctl_gguf_fits_fn *fits, const char *word, struct ctl_gguf_models *models,
                          struct efs_error *err);
 void ctl_gguf_models_free(struct ctl_gguf_models *models);
+/* Whether the name is that of a GGUF file which llama.cpp can be given: not a later part of a split model. */
+bool ctl_gguf_is_first(const char *path);
 /* Whether the name is that of a part of a split model. */
 bool ctl_gguf_is_split(const char *path);
 /* Changes the path of a part of a split model to that of its first part, which llama.cpp is given, if there is one. */

@@ -123,7 +123,7 @@ errint_t ctl_hub_find(const char *given, char *path, size_t room, struct efs_err
     return efs_fail(
         err, rc,
         "%s: neither a path, nor in the cache of the Hugging Face Hub\nhint: `hf download %s/%s%s%s%s%s%s%s%s` "
-        "gets it from the Hub; HF_HUB_CACHE names another cache",
+        "gets it from the Hub, `expertctl up --remote` serves it without a download; HF_HUB_CACHE names another cache",
         given, hub.org, hub.name, *file ? " " : "", file, named ? " --revision " : "", named ? revision : "",
         *hub.quant ? " --include '*" : "", hub.quant, *hub.quant ? "*'" : "");
 }

@@ -10,8 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Whether the word quant is in the path below the folder: not a part of a longer word, as Q4_K in Q4_K_M. */
-static bool has_quant(const char *path, const char *quant)
+bool ctl_hub_has_quant(const char *path, const char *quant)
 {
     size_t bytes = strlen(quant);
     const char *last = strrchr(path, '/');
@@ -46,7 +45,7 @@ errint_t ctl_hub_quant(char *path, size_t room, const char *quant, const char *g
     struct ctl_gguf_models models;
     char names[1024] = "";
     size_t root_bytes = strlen(path);
-    errint_t rc = ctl_gguf_models(path, has_quant, quant, &models, err);
+    errint_t rc = ctl_gguf_models(path, ctl_hub_has_quant, quant, &models, err);
     for (size_t i = 0; rc == 0 && i < models.count; i++) {
         size_t used = strlen(names);
         snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "", models.path[i] + root_bytes + 1);

@@ -5,11 +5,13 @@
 
 #include "expertfs.h"
 
+/* Whether the word quant is in the path, or it is the file's whole name: not a part of a longer word, as Q4_K in
+ * Q4_K_M. In any case. */
+bool ctl_hub_has_quant(const char *path, const char *quant);
 /*
- * Replaces path, a folder, by the path of the GGUF model in it whose name, or whose folder's name, has the word quant,
- * as Q4_K_M, in any case; or whose whole name it is. Of a split model the first part, or its folder if it has one of
- * its own. Files that are no models, such as mmproj, do not count. given: for messages. -ENOENT: none; -E2BIG: several,
- * which err lists.
+ * Replaces path, a folder, by the path of the GGUF model in it that has the quant. Of a split model the first part, or
+ * its folder if it has one of its own. Files that are no models, such as mmproj, do not count. given: for messages.
+ * -ENOENT: none; -E2BIG: several, which err lists.
  */
 errint_t ctl_hub_quant(char *path, size_t room, const char *quant, const char *given, struct efs_error *err);
 

@@ -7,6 +7,7 @@
 #include "expertfs-private.h"
 #include "hub.h"
 #include "hub_name.h"
+#include "hub_remote.h"
 #include "mountpoint.h"
 #include "names.h"
 #include "stores.h"
@@ -187,18 +188,28 @@ static errint_t model_by_name(const char *given, const struct places *in, struct
 /* A store, or a checkpoint in place, at an address. The daemon finds out what is there. */
 static errint_t model_at_address(const char *given, struct ctl_model *model, struct efs_error *err)
 {
-    char shown[sizeof(model->path)];
-    if ((size_t)snprintf(model->path, sizeof(model->path), "%s", given) >= sizeof(model->path))
-        return efs_fail(err, -ENAMETOOLONG, "%s: %s", given, strerror(ENAMETOOLONG));
-    strcpy(model->store, model->path);
-    strcpy(shown, model->path);
-    efs_hide_secret(shown);
-    const char *name = strrchr(shown, '/');
+    if ((size_t)snprintf(model->store, sizeof(model->store), "%s", given) >= sizeof(model->store))
+        return efs_fail(err, -ENAMETOOLONG, "an address of more than %zu bytes", sizeof(model->store));
+    strcpy(model->path, model->store);
+    efs_hide_secret(model->path);
+    const char *name = strrchr(model->path, '/');
     if (!name || !name[1] || name[1] == '.' || strlen(name) > NAME_MAX)
-        return efs_fail(err, -EINVAL, "%s: no address of a file\nhint: expertfs-remote(7)", shown);
+        return efs_fail(err, -EINVAL, "%s: no address of a file\nhint: expertfs-remote(7)", model->path);
     ctl_store_name(name + 1, model->name, sizeof(model->name));
     efs_make_printable(model->name, false);
     return 0;
+}
+
+errint_t ctl_model_remote(const char *given, struct ctl_model *model, struct efs_error *err)
+{
+    char address[sizeof(model->store)];
+    *model = (struct ctl_model){.kind = CTL_MODEL_STORE};
+    errint_t rc = ctl_hub_address(given, address, sizeof(address), err);
+    if (rc == 0)
+        rc = model_at_address(address, model, err);
+    if (rc == 0)
+        ctl_hub_name(given, model->name, sizeof(model->name));
+    return rc;
 }
 
 errint_t ctl_model_find(const char *given, const char *folder, const char *own, struct ctl_model *model,

@@ -12,7 +12,8 @@ enum ctl_model_kind { CTL_MODEL_STORE, CTL_MODEL_CHECKPOINT, CTL_MODEL_MOUNT };
 
 struct ctl_model {
     enum ctl_model_kind kind;
-    char path[4096];  /* absolute: the store, the checkpoint (a directory or a file), or the root of the mount */
+    char path[4096];  /* absolute: the store, the checkpoint (a directory or a file), or the root of the mount; an
+                         address without what may be secret */
     char store[4096]; /* the store that serves it: path, or for a checkpoint a name in the folder of stores */
     char name[256];   /* of its store; else the last part of the path that was given, without suffix; of a hub name or a
                          snapshot org--name */
@@ -31,6 +32,8 @@ struct ctl_model {
  */
 errint_t ctl_model_find(const char *given, const char *folder, const char *own, struct ctl_model *model,
                         struct efs_error *err);
+/* A model on the Hub itself by its name, as an address with its commit: hub_remote.h. */
+errint_t ctl_model_remote(const char *given, struct ctl_model *model, struct efs_error *err);
 void ctl_model_free(struct ctl_model *model);
 
 #endif

@@ -87,6 +87,8 @@ static errint_t store_shared(const char *given, const char *folder, struct efs_e
 static errint_t store_find(const char *given, const char *folder, char *path, size_t room, struct efs_error *err)
 {
     struct stat st;
+    if (efs_is_address(given))
+        return efs_fail(err, -EINVAL, "a store on a server is not deleted from here: only files and rados:POOL/NAME");
     if (stat(given, &st) < 0 || !S_ISREG(st.st_mode)) {
         errint_t rc = ctl_store_by_name(folder, given, false, path, room, err);
         return rc == -ENOENT ? store_shared(given, folder, err) : rc;
@@ -159,7 +161,6 @@ static void state_remove(const char *path, uint64_t hash, const struct ctl_mount
 
 static errint_t ask_user(const char *path, const char *size, struct efs_error *err)
 {
-    char answer[16] = "";
     if (!isatty(STDIN_FILENO))
         return efs_fail(err, -EINVAL, "%s: --yes is needed where nobody can be asked", path);
     char *shown = strdup(path);
@@ -168,9 +169,7 @@ static errint_t ask_user(const char *path, const char *size, struct efs_error *e
     efs_make_printable(shown, false);
     fprintf(stderr, "Delete %s, %s? Type yes: ", shown, size);
     free(shown);
-    if (!tools_interrupt_wait(STDIN_FILENO) || !fgets(answer, sizeof(answer), stdin))
-        fputc('\n', stderr);
-    return strcmp(answer, "yes\n") == 0 ? 0 : efs_fail(err, -ECANCELED, "%s: not deleted", path);
+    return tools_answer_is_yes() ? 0 : efs_fail(err, -ECANCELED, "%s: not deleted", path);
 }
 
 /* Asks, and deletes a store with its record and what was learned about it. */

@@ -308,8 +308,10 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
 {
     const struct ctl_run *given = r->given;
     const bool placed = run_has(r, "{gguf}") || run_has(r, "{}");
-    char size[16], available[16];
+    char size[16], available[16], source[4200];
     struct efs_memory memory;
+    snprintf(source, sizeof(source), "%s", given->source);
+    efs_hide_secret(source);
     if (ctl_is_mount(given->source)) {
         r->way = WAY_MOUNTED;
         snprintf(r->root, sizeof(r->root), "%s", given->source);
@@ -332,11 +334,11 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
     if (rc == 0 && r->way == WAY_STORE) {
         if (given->plain)
             plain_folder(r);
-        ctl_print_line(stderr, "expertctl: %s takes experts from %s, all else from %s", r->words[0], given->source,
+        ctl_print_line(stderr, "expertctl: %s takes experts from %s, all else from %s", r->words[0], source,
                        given->plain ? given->plain : "the file that it opens");
     } else if (rc == 0 && (rc = ctl_run_mount_begin(&r->mount, given->source, given->options, err)) == 0) {
         snprintf(r->root, sizeof(r->root), "%s", r->mount.path);
-        ctl_print_line(stderr, "expertctl: %s runs on a mount of %s", r->words[0], given->source);
+        ctl_print_line(stderr, "expertctl: %s runs on a mount of %s", r->words[0], source);
         if (options_are_why(given))
             fprintf(stderr, "expertctl: note: the plain files fit into memory: without -o %s runs on them\n",
                     r->words[0]);

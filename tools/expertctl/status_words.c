@@ -4,6 +4,7 @@
 
 #include "control_file.h"
 #include "expertctl.h"
+#include "expertfs-private.h"
 #include "mountpoint.h"
 #include "size.h"
 
@@ -267,6 +268,10 @@ static void print_mount(const char *root, const struct ctl_sample *s, const char
            budget_bytes ? 100 * (double)held_bytes(stat) / (double)budget_bytes : 0,
            strcmp(option, "auto") == 0 ? "budget=auto, " : "",
            (unsigned long long)tools_line_number(stat, "leased_experts"));
+    if (efs_is_address(store))
+        printf("fetched   %s of %s (%.1f %%)\n",
+               tools_size_print(tools_line_number(stat, "fetched_bytes"), held, sizeof(held)), packed,
+               store_bytes ? 100 * (double)tools_line_number(stat, "fetched_bytes") / (double)store_bytes : 0);
 }
 
 static void print_local(const struct ctl_sample *s)
@@ -362,7 +367,7 @@ json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
     for (unsigned i = 0; i < problems.count; i++)
         json_array_append_new(wrong, ctl_json_text(problems.line[i]));
     return json_pack(
-        "{s:o, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "mountpoint",
+        "{s:o, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "mountpoint",
         ctl_json_text(root), "store", ctl_json_text(store), "store_bytes",
         (json_int_t)tools_line_number(s->config, "store_bytes"), "source_bytes",
         (json_int_t)tools_line_number(s->config, "source_bytes"), "serving_path",
@@ -371,7 +376,8 @@ json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
         (json_int_t)tools_line_number(s->config, "pid"), "started", (json_int_t)tools_line_number(s->config, "started"),
         "budget_bytes", (json_int_t)tools_line_number(s->stat, "budget_bytes"), "effective_budget_bytes",
         (json_int_t)tools_line_number(s->stat, "effective_budget_bytes"), "used_bytes", (json_int_t)held_bytes(s->stat),
-        "leased_experts", (json_int_t)tools_line_number(s->stat, "leased_experts"), "open_files",
-        (json_int_t)open_files(s->stat), "minute", span_json(&minute), "since_mount", span_json(&all), "clients",
-        rows_json(&s->clients, client), "readers", rows_json(&s->readers, reader), "problems", wrong);
+        "fetched_bytes", (json_int_t)tools_line_number(s->stat, "fetched_bytes"), "leased_experts",
+        (json_int_t)tools_line_number(s->stat, "leased_experts"), "open_files", (json_int_t)open_files(s->stat),
+        "minute", span_json(&minute), "since_mount", span_json(&all), "clients", rows_json(&s->clients, client),
+        "readers", rows_json(&s->readers, reader), "problems", wrong);
 }

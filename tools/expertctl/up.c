@@ -5,6 +5,8 @@
 #include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "control_file.h"
+#include "hub_name.h"
+#include "interrupt.h"
 #include "model.h"
 #include "mountpoint.h"
 #include "options.h"
@@ -37,7 +39,7 @@ struct arguments {
     const char *folder;           /* of --store; NULL: the default */
     const char *device;           /* of ggml; NULL: as EXPERTFS_DEVICE says */
     char *options;                /* of -o, joined; NULL: none */
-    bool reclaim, yes, json;
+    bool remote, reclaim, yes, json;
 };
 
 static void parse_mount_options(const struct argp_state *state, const struct tools_option *option, char *value,
@@ -66,6 +68,8 @@ static void check_arguments(const struct argp_state *state, void *into)
         argp_error(state, "--device goes with a PROGRAM");
     if (a->yes && !a->reclaim)
         argp_error(state, "--yes goes with --reclaim");
+    if (a->remote && a->reclaim)
+        argp_error(state, "--reclaim: with --remote nothing is packed");
 }
 
 #define AT(member) offsetof(struct arguments, member)
@@ -74,6 +78,8 @@ static const struct tools_option options[] = {
      .at = AT(device)},
     {"options", 'o', "OPTIONS", "Options of the mount, as expertfs takes them: budget=8G", TOOLS_CALL,
      .parse = parse_mount_options},
+    {"remote", 0, NULL, "Serve ORG/NAME from the Hugging Face Hub itself, or from HF_ENDPOINT, without a download",
+     TOOLS_FLAG, .at = AT(remote)},
     {"store", 0, "DIR", "Folder of stores and mount points (default: $XDG_DATA_HOME/expertfs)", TOOLS_TEXT,
      .at = AT(folder)},
     {"reclaim", 0, NULL, "Pack in place of the checkpoint, which is removed: for a disk that cannot hold both",
@@ -86,7 +92,8 @@ static const struct tools_command command = {
     .arguments = "MODEL [MNT]\nMODEL -- PROGRAM [ARGUMENT...]",
     .help =
         "Mount a model, or run PROGRAM on it. MODEL is a directory of safetensors or GGUF files, a GGUF file, a store "
-        "or its name, a mount, or ORG/NAME of the Hugging Face Hub, which is looked up in the local cache. A model "
+        "or its name, a mount, an address, or ORG/NAME of the Hugging Face Hub, which is looked up in the local cache; "
+        "with --remote it is read from there. A model "
         "without a store is packed first. Without MNT the mount point is a folder beside the stores.\n\n"
         "With PROGRAM, {} in its arguments is the folder of the files, {gguf} the GGUF file in it. A model that fits "
         "into memory is run from its own files. Else llama.cpp takes experts from the store, all else from the GGUF "
@@ -95,6 +102,7 @@ static const struct tools_command command = {
         "takes them to a device of ggml, see expertfs-ggml(7).\v"
         "Examples:\n"
         "  expertctl up Qwen/Qwen3-30B-A3B\n"
+        "  expertctl up --remote ORG/NAME-GGUF:Q4_K_M mnt\n"
         "  expertctl up -o budget=16G model/ /mnt\n"
         "  expertctl up model.gguf -- llama-server -m {gguf}\n\n"
         "Exit status: 0 mounted, 1 failed; with PROGRAM that of the program, 128 and the signal that ended it, 125 if "
@@ -332,7 +340,7 @@ static errint_t up_find(struct up *up, struct efs_error *err)
         fprintf(
             stderr,
             "expertctl: note: %s is mounted on %s, too: two mounts share the memory, each with a budget of its own\n",
-            up->model->store, elsewhere);
+            efs_is_address(up->model->store) ? up->model->path : up->model->store, elsewhere);
     free(config);
     return up->config ? mounted_apply(up, err) : 0;
 }
@@ -538,12 +546,38 @@ struct found {
     char checkpoint[4096];        /* see run_of() */
 };
 
+/* Whether the user wants a model that is not in the cache read from the Hub. */
+static bool wants_remote(const char *given)
+{
+    char name[256];
+    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO) || !ctl_hub_name(given, name, sizeof(name)))
+        return false;
+    fprintf(stderr,
+            "%s is not in the cache of the Hugging Face Hub. Serve it from %s, without a download? Type yes: ", given,
+            efs_hub_endpoint());
+    return tools_answer_is_yes();
+}
+
+static errint_t find_model(const struct arguments *a, struct found *f, struct efs_error *err)
+{
+    const char *given = a->given.word[0];
+    bool remote = a->remote;
+    errint_t rc = remote ? 0 : ctl_model_find(given, f->folder, a->folder ? f->folder : f->own, &f->model, err);
+    remote |= rc == -ENOENT && wants_remote(given);
+    if (!remote)
+        return rc;
+    rc = ctl_model_remote(given, &f->model, err);
+    if (rc == 0)
+        ctl_print_line(stderr, "expertctl: %s is served from %s, without a download", given, f->model.path);
+    return rc;
+}
+
 static int up_found(struct arguments *a, struct found *f)
 {
     struct efs_error err = {""}, ignored;
     ctl_stores_folder(a->folder, f->folder, sizeof(f->folder), &ignored);
     ctl_stores_own(f->folder, a->folder != NULL, f->own, sizeof(f->own));
-    errint_t rc = ctl_model_find(a->given.word[0], f->folder, a->folder ? f->folder : f->own, &f->model, &err);
+    errint_t rc = find_model(a, f, &err);
     if (rc == 0)
         rc = check_reclaim(a, &f->model, &err);
     bool mounted = rc == 0 && f->model.kind == CTL_MODEL_MOUNT;

@@ -141,10 +141,14 @@ static bool is_hub_name(const char *src)
     return slash && slash > src && slash[1] && !strchr(slash + 1, '/') && *src != '.' && *src != '~';
 }
 
-static errint_t refuse_mount(const char *src, struct efs_error *err)
+static errint_t refuse_other(const char *src, struct efs_error *err)
 {
     struct efs_error ignored;
     char *config, store[4200];
+    if (src && efs_is_address(src))
+        return efs_fail(err, -EINVAL,
+                        "SRC is an address: only files are packed\nhint: `expertctl up` serves it without "
+                        "packing; to pack it, download it first");
     if (tools_control_read(src, "config", &config, &ignored) < 0)
         return 0;
     tools_line_path(config, "store", store, sizeof(store));
@@ -231,7 +235,7 @@ int main(int argc, char **argv)
     a.options.packed_arg = &start;
     errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? tools_reclaim_unfinished(a.src, a.out, &err) : 0;
     if (rc == 0 && a.reclaim.mode <= RECLAIM_BEGIN)
-        rc = refuse_mount(a.src, &err);
+        rc = refuse_other(a.src, &err);
     if (rc == 0 && !a.quiet && a.reclaim.mode <= RECLAIM_BEGIN && a.options.codec != EFS_CHOOSE_RAW)
         note_small_gain(a.src);
     if (rc == 0)

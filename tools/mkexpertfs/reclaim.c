@@ -26,15 +26,12 @@ static void print_need(FILE *stream, const char *src, const char *out, const str
 /* Whether the user typed yes. */
 static bool ask_user(const char *out)
 {
-    char answer[16] = "";
     fprintf(stderr,
             "The source is freed step by step: from the first on, only what is left of it and\n"
             "%s.reclaim together are the checkpoint. Nothing else may write to it meanwhile.\n"
             "Type yes to begin: ",
             out);
-    if (!tools_interrupt_wait(STDIN_FILENO) || !fgets(answer, sizeof(answer), stdin)) /* despite signals */
-        fputc('\n', stderr);
-    return strcmp(answer, "yes\n") == 0;
+    return tools_answer_is_yes();
 }
 
 static errint_t reclaim_begin(const struct reclaim *reclaim, const char *src, const char *out,
