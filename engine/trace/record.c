@@ -35,20 +35,12 @@ struct efs_recorded_request {
 struct efs_record {
     pthread_mutex_t lock;
     uint32_t layers, width;
-    uint64_t operations, requests, ids; /* recorded since the start */
+    uint64_t operations, requests, ids;      /* recorded since the start */
+    uint64_t first_operation, first_request; /* of a copy: the oldest that are whole */
     struct efs_recorded_operation operation[EFS_RECORD_OPERATIONS];
     struct efs_recorded_request request[EFS_RECORD_REQUESTS];
     uint16_t id[EFS_RECORD_IDS], tokens[EFS_RECORD_IDS];
 };
-
-/* The oldest request of which neither the entry nor an expert was overwritten. */
-static inline uint64_t efs_record_oldest(const struct efs_record *record)
-{
-    uint64_t at = record->requests > EFS_RECORD_REQUESTS ? record->requests - EFS_RECORD_REQUESTS : 0;
-    while (at < record->requests && record->request[at % EFS_RECORD_REQUESTS].first + EFS_RECORD_IDS < record->ids)
-        at++;
-    return at;
-}
 
 /* ---- the requests as a routing trace ---- */
 
@@ -180,7 +172,7 @@ static errint_t trace_collect(const struct efs_record *r, struct pass *p, struct
 {
     uint32_t last_layer = 0;
     errint_t rc = 0;
-    for (uint64_t i = efs_record_oldest(r); i < r->requests && rc == 0; i++) {
+    for (uint64_t i = r->first_request; i < r->requests && rc == 0; i++) {
         const struct efs_recorded_request *q = &r->request[i % EFS_RECORD_REQUESTS];
         if (ends_pass(p, r, q, last_layer)) {
             rc = end_pass(p, all);
@@ -380,8 +372,7 @@ static void print_operations(const struct efs *fs, const struct efs_record *r, F
     static const char *const kinds[] = {"read_e", "read_sm", "decode"};
     fprintf(out, "%-8s %-24s %6s %6s %16s %16s %8s\n", "kind", "expert", "extent", "shard", "begin_ns", "end_ns",
             "thread");
-    uint64_t from = r->operations > EFS_RECORD_OPERATIONS ? r->operations - EFS_RECORD_OPERATIONS : 0;
-    for (uint64_t i = from; i < r->operations; i++) {
+    for (uint64_t i = r->first_operation; i < r->operations; i++) {
         const struct efs_recorded_operation *o = &r->operation[i % EFS_RECORD_OPERATIONS];
         char name[64];
         efs_view_expert_name(&fs->view, o->expert, name, sizeof(name));
@@ -403,18 +394,39 @@ static errint_t record_sched(const struct efs *fs, const struct efs_record *r, c
     return -ENOMEM;
 }
 
+/* Copies the rings, to format them without the lock, for which threads wait that hold efs.lock: it is released after
+ * EFS_LOCKED_COPY_MAX bytes. What is recorded meanwhile overwrites the oldest entries. NULL: no memory. */
+static struct efs_record *record_copy(struct efs_record *r)
+{
+    struct efs_record *copy = efs_sys_malloc(sizeof(*copy));
+    for (size_t at = 0, n; copy && at < sizeof(*copy); at += n) {
+        n = sizeof(*copy) - at < EFS_LOCKED_COPY_MAX ? sizeof(*copy) - at : EFS_LOCKED_COPY_MAX;
+        pthread_mutex_lock(&r->lock);
+        memcpy((uint8_t *)copy + at, (const uint8_t *)r + at, n);
+        pthread_mutex_unlock(&r->lock);
+    }
+    if (!copy)
+        return NULL;
+    pthread_mutex_lock(&r->lock);
+    const uint64_t operations = r->operations, requests = r->requests, ids = r->ids;
+    pthread_mutex_unlock(&r->lock);
+    copy->first_operation = operations > EFS_RECORD_OPERATIONS ? operations - EFS_RECORD_OPERATIONS : 0;
+    uint64_t at = requests > EFS_RECORD_REQUESTS ? requests - EFS_RECORD_REQUESTS : 0;
+    while (at < copy->requests && copy->request[at % EFS_RECORD_REQUESTS].first + EFS_RECORD_IDS < ids)
+        at++; /* an expert of it was overwritten */
+    copy->first_request = at;
+    return copy;
+}
+
 errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
     bool trace = strcmp(what, "trace") == 0;
     *text = NULL;
     if (!trace && strcmp(what, "sched") != 0)
         return -ENODATA;
-    struct efs_record *copy = efs_sys_malloc(sizeof(*copy)); /* to format it without the lock */
+    struct efs_record *copy = record_copy(fs->record);
     if (!copy)
         return -ENOMEM;
-    pthread_mutex_lock(&fs->record->lock);
-    memcpy(copy, fs->record, sizeof(*copy));
-    pthread_mutex_unlock(&fs->record->lock);
     errint_t rc = trace ? record_trace(fs, copy, text, bytes) : record_sched(fs, copy, text, bytes);
     free(copy);
     return rc;

@@ -4,10 +4,13 @@
  * passes, the widest layer, layers without a request.
  */
 
+#include <pthread.h>
+
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 #include "expertfs-profile-private.h"
+#include "record.h"
 #include "route.h"
 #include "sync_calls.h"
 
@@ -257,6 +260,56 @@ TEST(test_many)
     }
     efs_route_free(&route);
     efs_close(fs);
+}
+
+struct recorder {
+    struct efs *fs;
+    _Atomic bool stop;
+};
+
+static void *record_passes(void *arg)
+{
+    struct recorder *r = arg;
+    for (uint32_t n = 0; !r->stop; n++)
+        for (uint32_t l = 0, left = n; l < LAYERS; l++, left /= EXPERTS)
+            efs_record_request(r->fs, l, &(uint32_t){left % EXPERTS}, NULL, 1, true);
+    return NULL;
+}
+
+static uint32_t number_of_pass(const uint16_t ids[LAYERS])
+{
+    uint32_t n = 0;
+    for (uint32_t l = LAYERS; l-- > 0;)
+        n = n * EXPERTS + ids[l];
+    return n;
+}
+
+/* The ring is overwritten while it is copied: the trace has whole requests, in order. Its first and last pass may be
+ * parts of one. */
+TEST(test_described_meanwhile)
+{
+    struct recorder recorder = {.fs = open_store()};
+    pthread_t thread;
+    uint32_t all = 1;
+    for (uint32_t l = 0; l < LAYERS; l++)
+        all *= EXPERTS;
+    assert_int_equal(pthread_create(&thread, NULL, record_passes, &recorder), 0);
+    for (unsigned round = 0; round < 30; round++) {
+        char *data;
+        size_t bytes;
+        struct efs_route route = {.tokens = 0};
+        assert_int_equal(efs_describe(recorder.fs, "trace", &data, &bytes), 0);
+        if (bytes)
+            assert_int_equal(efs_route_parse("trace", data, bytes, &route, NULL), 0);
+        free(data);
+        for (uint64_t t = 2; t + 1 < route.tokens; t++)
+            assert_int_equal(number_of_pass(&route.ids[t * LAYERS]),
+                             (number_of_pass(&route.ids[(t - 1) * LAYERS]) + 1) % all);
+        efs_route_free(&route);
+    }
+    recorder.stop = true;
+    pthread_join(thread, NULL);
+    efs_close(recorder.fs);
 }
 
 TEST_MAIN(setup, fixture_teardown)
