@@ -180,13 +180,12 @@ $(BUILD)/tests/tools/test_progress: $(call obj,$(SRC_common))
 # Pauses between the steps of a demotion.
 $(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=efs_unlock,--wrap=efs_shard_encode,--wrap=efs_extent_alloc,--wrap=efs_cores_pause
 # Counts calls.
-$(BUILD)/tests/engine/test_request_cost: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,pthread_mutex_lock malloc calloc realloc \
-  efs_workers_push efs_workers_push_first efs_workers_push_low)
+$(BUILD)/tests/engine/test_request_cost: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,pthread_mutex_lock malloc calloc realloc efs_workers_push)
 # Run workers and the I/O thread on their own thread, in any order (one_thread.h).
 ONE_THREAD := $(BUILD)/tests/engine/test_orders $(BUILD)/tests/model/test_explore
 $(ONE_THREAD): $(BUILD)/obj/tests/engine/one_thread.o
 $(ONE_THREAD): BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,efs_workers_start efs_workers_stop \
-  efs_workers_push efs_workers_push_first efs_workers_push_low efs_io_queue_start efs_io_queue_stop efs_io_submit \
+  efs_workers_push efs_io_queue_start efs_io_queue_stop efs_io_submit \
   efs_io_apply_changes efs_io_wake efs_idle_start efs_idle_stop efs_idle_push efs_plan_thread_start efs_plan_thread_stop efs_plan_thread_free efs_plan_thread_record \
   efs_plan_thread_replan efs_plan_thread_kick efs_extent_decode efs_extent_check efs_shard_decode_from efs_memfile_reserve \
   efs_sys_populate efs_memory_left_read efs_thread_number)
@@ -195,7 +194,7 @@ $(BUILD)/obj/tests/model/%.o: INC_tests += -Itests/engine
 $(BUILD)/tests/model/test_explore: $(call obj,$(filter-out tests/model/test_%,$(wildcard tests/model/*.c)))
 $(BUILD)/tests/model/test_explore: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc free memcpy \
   efs_memfile_new efs_memfile_free efs_memfile_resize efs_memfile_export efs_memfile_make_window efs_memfile_is_mapped_elsewhere efs_view_expert_header \
-  efs_sys_mmap efs_sys_close efs_sys_madvise efs_sys_mprotect efs_sys_mbind efs_sys_huge_bytes efs_demotion_build efs_items_reserve efs_changed efs_account_take_changed clock_gettime pthread_mutex_lock pthread_mutex_unlock)
+  efs_sys_mmap efs_sys_close efs_sys_madvise efs_sys_mprotect efs_sys_mbind efs_sys_huge_bytes efs_demotion_build efs_items_reserve efs_changed efs_account_take_changed efs_arena_free efs_arena_retire clock_gettime pthread_mutex_lock pthread_mutex_unlock)
 # Tests of the daemon link its objects. expertfs-faults is the daemon with wrapped calls that can be late or fail.
 # The daemon's include paths precede the engine's: headers with the same name are the daemon's.
 $(BUILD)/obj/tests/expertfs/%.o: INC_tests := $(INC_expertfs) $(INC_tests)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * budget.c - one budget for all memory of the engine: fixed memory, the chunk pool's segments, the full pool's memory
- * files. Chooses what to evict. All functions with efs.lock held, except the release of a segment and
- * efs_budget_wait().
+ * files. All functions with efs.lock held, except the release of a segment and efs_budget_wait().
  */
 #include "budget.h"
 #include "stats.h"
@@ -42,14 +41,6 @@ uint64_t efs_budget_coded(const struct efs *fs)
     return planned > available / CODED_SHARE ? planned : available / CODED_SHARE;
 }
 
-/* Segments that full experts may not take: the planned ones, or twice the bytes of pinned coded experts. */
-static uint64_t segments_needed(const struct efs *fs)
-{
-    uint64_t pinned = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED];
-    uint64_t coded = pinned * 2 / fs->arena.segment_bytes + (pinned != 0);
-    return coded > fs->account.planned_segments ? coded : fs->account.planned_segments;
-}
-
 /* Fails with -ENOMEM when the system has less than `bytes` free. Pages of freed files in pipes, sockets and I/O in
  * flight are charged to the cgroup but not to the budget, so the budget alone cannot prevent an OOM kill. */
 static errint_t budget_check_memory(struct efs *fs, uint64_t bytes)
@@ -77,7 +68,7 @@ static void segment_release(struct efs_job *job, struct efs_codec_scratch *scrat
     efs_lock(fs);
     efs_arena_drop(&fs->arena, r->request.segment);
     efs_account_release(&fs->account, EFS_ACCOUNT_RETIRING, fs->arena.segment_bytes);
-    efs_return_bytes(fs, EFS_ACCOUNT_SEGMENTS, fs->arena.segment_bytes);
+    efs_account_return(&fs->account, EFS_ACCOUNT_SEGMENTS, fs->arena.segment_bytes);
     r->busy = false;
     efs_unlock(fs);
     efs_in_flight_end(fs);
@@ -89,7 +80,7 @@ static void segment_unregistered(struct efs_io *request, errint_t error)
     struct efs_retirement *r = EFS_CONTAINER(request, struct efs_retirement, request);
     (void)error;
     r->job.run = segment_release;
-    efs_workers_push(EFS_CONTAINER(r, struct efs_budget, retirement)->fs->workers, &r->job);
+    efs_workers_push(EFS_CONTAINER(r, struct efs_budget, retirement)->fs->workers, &r->job, EFS_JOB_NORMAL);
 }
 
 void efs_budget_retire(struct efs *fs)
@@ -105,66 +96,19 @@ void efs_budget_retire(struct efs *fs)
     }
 }
 
-/* Retires the segment with the most free room, if possible one without long-term references; one with such references
- * only if with_long_refs. */
-static bool segment_retire(struct efs *fs, bool with_long_refs)
-{
-    const struct efs_segment *segments = fs->arena.segments;
-    uint32_t best = EFS_NONE;
-    for (uint32_t i = 0; i < fs->arena.segment_max; i++) {
-        if (!segments[i].base || segments[i].retiring || (segments[i].long_refs && !with_long_refs))
-            continue;
-        bool has = segments[i].long_refs, best_has = best != EFS_NONE && segments[best].long_refs;
-        if (best == EFS_NONE || (has == best_has ? segments[i].free_granules > segments[best].free_granules : best_has))
-            best = i;
-    }
-    if (best == EFS_NONE)
-        return false;
-    efs_account_charge(&fs->account, EFS_ACCOUNT_RETIRING, fs->arena.segment_bytes);
-    if (segments[best].long_refs)
-        efs_account_charge(&fs->account, EFS_ACCOUNT_RETIRING_HELD, fs->arena.segment_bytes);
-    efs_arena_retire(&fs->arena, best);
-    efs_extents_evict_retiring(fs);
-    return true;
-}
-
 /* Bytes of retiring segments that no client holds. */
 static uint64_t retiring_soon(const struct efs *fs)
 {
     return fs->account.bytes[EFS_ACCOUNT_RETIRING] - fs->account.bytes[EFS_ACCOUNT_RETIRING_HELD];
 }
 
-/* Segments that are not retiring. */
-static uint64_t segments_remaining(const struct efs *fs)
+/* Whether the memory in use is within the budget, or no operation in flight will free memory of the pools without a
+ * client: the release of a memory file or a segment, or the end of a copy. */
+static bool budget_is_settled(const struct efs *fs)
 {
-    return fs->arena.segment_count - fs->account.bytes[EFS_ACCOUNT_RETIRING] / fs->arena.segment_bytes;
-}
-
-/* What budget_reclaim() may free, besides free memory files and full experts that are not kept. */
-enum reclaim {
-    RECLAIM_SEGMENTS = 1,  /* segments above the plan */
-    RECLAIM_KEPT = 2,      /* full experts that the policy keeps; with SEGMENTS those down to the floor, too */
-    RECLAIM_LONG_REFS = 4, /* segments with long-term references */
-    RECLAIM_ALL = RECLAIM_SEGMENTS | RECLAIM_KEPT
-};
-
-/* Frees or starts to free some memory, up to `bytes` of free memory files: the one order of eviction between the pools.
- * false: clients hold all of it, or it is the minimum of the chunk pool. */
-static bool budget_reclaim(struct efs *fs, uint64_t bytes, unsigned what)
-{
-    uint64_t before = fs->account.bytes[EFS_ACCOUNT_FULL], remaining = segments_remaining(fs);
-    bool segments = (what & RECLAIM_SEGMENTS) && remaining > fs->account.floor_segments;
-    efs_full_drop_free_memfiles(fs, bytes);
-    if (fs->account.bytes[EFS_ACCOUNT_FULL] < before)
-        return true;
-    if (segments && remaining > segments_needed(fs) && segment_retire(fs, what & RECLAIM_LONG_REFS))
-        return true;
-    if (efs_full_evict_oldest(fs, false))
-        return true;
-    if (!(what & RECLAIM_KEPT))
-        return false;
-    return efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true) ||
-           (segments && segment_retire(fs, what & RECLAIM_LONG_REFS));
+    const uint64_t *bytes = fs->account.bytes;
+    return fs->account.used_bytes <= fs->account.budget_bytes || fs->closing ||
+           (!bytes[EFS_ACCOUNT_RETURNING] && !bytes[EFS_ACCOUNT_FULL_COPIED] && !retiring_soon(fs));
 }
 
 errint_t efs_budget_add_segment(struct efs *fs, bool may_evict)
@@ -176,47 +120,26 @@ errint_t efs_budget_add_segment(struct efs *fs, bool may_evict)
         used -= fs->account.bytes[EFS_ACCOUNT_RETURNING];
         if (used + bytes <= budget)
             return -EAGAIN;
-        if (fs->arena.segment_count >= segments_needed(fs))
+        if (fs->arena.segment_count >= efs_segments_needed(fs))
             return -ENOMEM;
-        /* the chunk pool is below its plan: evict experts that the plan does not keep full */
-        bool kept = fs->arena.segment_count >= fs->account.planned_segments;
-        if (!budget_reclaim(fs, used + bytes - budget, kept ? RECLAIM_KEPT : 0u))
+        bool planned = fs->arena.segment_count < fs->account.planned_segments;
+        if (efs_cache_reclaim(fs, planned ? EFS_FOR_SEGMENT : EFS_FOR_CODED, used + bytes - budget) < 0)
             return -ENOMEM;
     }
     errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_check_memory(fs, bytes);
     return rc == 0 ? efs_grow_add_segment(fs) : rc;
 }
 
-/* Bytes in use above the budget, except those that are being freed. */
-static uint64_t budget_over(const struct efs *fs)
-{
-    uint64_t leaving = fs->account.bytes[EFS_ACCOUNT_RETURNING] + fs->account.bytes[EFS_ACCOUNT_RETIRING];
-    uint64_t used = fs->account.used_bytes - leaving, budget = fs->account.budget_bytes;
-    return used > budget ? used - budget : 0;
-}
-
 void efs_budget_shrink(struct efs *fs)
 {
-    uint64_t over;
-    while ((over = budget_over(fs)) && budget_reclaim(fs, over, RECLAIM_ALL | RECLAIM_LONG_REFS))
-        ;
-}
-
-/* Whether an operation in flight will free memory of the pools, without a client: the release of a memory file or a
- * segment, or the end of a copy. */
-static bool budget_will_free(const struct efs *fs)
-{
-    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || fs->account.bytes[EFS_ACCOUNT_FULL_COPIED] || retiring_soon(fs);
-}
-
-static bool budget_is_settled(const struct efs *fs)
-{
-    return fs->account.used_bytes <= fs->account.budget_bytes || fs->closing || !budget_will_free(fs);
-}
-
-void efs_budget_drain(struct efs *fs)
-{
-    efs_budget_shrink(fs);
+    const uint64_t *bytes = fs->account.bytes, retiring = bytes[EFS_ACCOUNT_RETIRING];
+    uint64_t stays; /* memory that is not being freed */
+    do
+        stays = fs->account.used_bytes - bytes[EFS_ACCOUNT_RETURNING] - bytes[EFS_ACCOUNT_RETIRING];
+    while (stays > fs->account.budget_bytes &&
+           efs_cache_reclaim(fs, EFS_FOR_BUDGET, stays - fs->account.budget_bytes) == 0);
+    if (bytes[EFS_ACCOUNT_RETIRING] > retiring)
+        efs_extents_evict_retiring(fs);
     if (fs->budget->settling && budget_is_settled(fs))
         pthread_cond_broadcast(&fs->budget->settled);
 }
@@ -236,8 +159,8 @@ uint64_t efs_budget_wait(struct efs *fs)
     return used > requested ? used - requested : 0;
 }
 
-/* Makes room for another memory file of this size, by one step of budget_reclaim() if necessary. 0: there is room;
- * 1: something was freed, look again; -EAGAIN; -ENOMEM. */
+/* Makes room for another memory file of this size. 0: there is room; 1: something was freed, look again; -EAGAIN;
+ * -ENOMEM. */
 static int memfile_make_room(struct efs *fs, size_t bytes)
 {
     /* the floor of the chunk pool is kept free even while the pool is smaller */
@@ -250,7 +173,7 @@ static int memfile_make_room(struct efs *fs, size_t bytes)
     uint64_t excess = within ? bytes : used + bytes - budget;
     if (!efs_full_pool(fs)->free && retiring_soon(fs) >= excess)
         return -EAGAIN;
-    if (budget_reclaim(fs, excess, RECLAIM_ALL))
+    if (efs_cache_reclaim(fs, EFS_FOR_FILE, excess) == 0)
         return 1;
     return retiring_soon(fs) ? -EAGAIN : -ENOMEM;
 }
@@ -260,10 +183,10 @@ errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_k
     int rc = 1;
     if (fs->account.used_bytes > fs->account.budget_bytes) /* it was lowered while leases were held */
         efs_budget_shrink(fs);
-    uint32_t old = efs_full_pool(fs)->lists[false].oldest;
+    uint32_t old = efs_lru_oldest(&efs_full_pool(fs)->lists[false]);
     if (fs->account.used_bytes + bytes > fs->account.budget_bytes && !efs_full_pool(fs)->free && old != EFS_NONE &&
         efs_memfile_bytes(fs, old) == bytes)
-        efs_full_evict_oldest(fs, false); /* the budget is used up: reuse the memory file of an old expert */
+        efs_cache_reclaim(fs, EFS_FOR_REUSE, 0); /* the budget is used up: reuse the memory file of an old expert */
     while (rc == 1 && !(*memfile = efs_full_get_memfile(fs, bytes, use)))
         rc = memfile_make_room(fs, bytes);
     if (rc == 0)

@@ -71,8 +71,7 @@ bool efs_budget_has_segment(struct efs *fs);
  * not fixed; full experts are evicted for it. */
 uint64_t efs_budget_coded(const struct efs *fs);
 /* Reserves a memory file of this size: *memfile is a free one, PRIVATE or, if use is WINDOW, possibly a WINDOW, never
- * EXPORTED; NULL: the caller allocates one, which is already counted. Frees for it, in this order: free memory files,
- * segments above the plan, evictable full experts, kept full experts without leases, segments down to the floor.
+ * EXPORTED; NULL: the caller allocates one, which is already counted. Takes memory for it by efs_cache_reclaim().
  * -EAGAIN: memory is being freed, and what waits is retried afterwards; -ENOMEM: all memory is held. */
 errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile);
 /* Sets the requested budget, which is at least the minimum, and from it, within what the controller allows, the
@@ -89,8 +88,6 @@ void efs_budget_cut(struct efs *fs);
 /* Changes the budget: at least the minimum; 0: budget=auto, which the next reading sets. A smaller one evicts at once;
  * efs_budget_wait() waits until that memory is freed. */
 void efs_budget_change(struct efs *fs, uint64_t bytes);
-/* Divides the budget into pools again, after a change of fixed memory or of the share of prefetch. */
-void efs_budget_divide(struct efs *fs);
 static inline bool efs_budget_is_auto(const struct efs *fs)
 {
     return fs->budget->controller.automatic;
@@ -99,10 +96,8 @@ static inline bool efs_budget_is_auto(const struct efs *fs)
  * free memory. All such operations end without a client. Without lock. Returns the bytes still above the requested
  * budget: clients hold these. */
 uint64_t efs_budget_wait(struct efs *fs);
-/* Evicts what exceeds the budget or the plan and is not held. */
+/* Evicts what exceeds the budget or the plan and is not held; wakes efs_budget_wait(). */
 void efs_budget_shrink(struct efs *fs);
-/* efs_budget_shrink(); wakes efs_budget_wait(). */
-void efs_budget_drain(struct efs *fs);
 /* Without lock, before threads are started and after they have ended. */
 void efs_budget_begin(struct efs *fs); /* options.budget_bytes 0 becomes what budget=auto is now */
 void efs_budget_build(struct efs *fs);
@@ -113,7 +108,7 @@ void efs_budget_retire(struct efs *fs);
 
 /* ---- budget_cut.c ---- */
 /* Adjusts the effective budget to the last reading of the memory that is left (controller.h); then
- * efs_budget_drain(). */
+ * efs_budget_shrink(). */
 void efs_budget_follow(struct efs *fs);
 /* Experts are requested or leased: takes memory back that was ceded to the page cache. Lock held. */
 void efs_budget_use_experts(struct efs *fs);

@@ -53,12 +53,6 @@ void efs_budget_cut(struct efs *fs)
     efs_budget_shrink(fs);
 }
 
-void efs_budget_divide(struct efs *fs)
-{
-    efs_budget_set(fs, fs->options.budget_bytes);
-    efs_budget_cut(fs);
-}
-
 void efs_budget_change(struct efs *fs, uint64_t bytes)
 {
     bool automatic = bytes == 0;
@@ -107,7 +101,7 @@ void efs_budget_follow(struct efs *fs)
         if (budget_adjust(fs))
             efs_count(fs->stats, memory_short, reading.provided_bytes < before);
     }
-    efs_budget_drain(fs);
+    efs_budget_shrink(fs);
 }
 
 /* ---- what other programs do with the memory ---- */

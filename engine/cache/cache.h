@@ -100,7 +100,6 @@ void efs_cache_release(struct efs *fs, uint32_t expert);
 /* Bytes of an expert are read from a file, without a lease. Counts one use per pass through the layers, and one more
  * after all bytes of the expert. Does not pin it. */
 void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes, struct efs_uses *uses);
-bool efs_cache_pinned(const struct efs *fs, uint32_t expert);
 
 /* ---- losses and moves ---- */
 
@@ -110,9 +109,6 @@ void efs_cache_protect(struct efs *fs, uint32_t expert, enum efs_pool pool);
 void efs_cache_lost(struct efs *fs, uint32_t expert);
 /* The expert's full form was evicted, or could not be decoded. */
 void efs_cache_lost_full(struct efs *fs, uint32_t expert);
-/* Evicts the least recently used full expert without leases and readers, from the kept or the evictable ones. false:
- * none. */
-bool efs_full_evict_oldest(struct efs *fs, bool kept);
 void efs_cache_leased(struct efs *fs); /* leased_evictable_bytes has grown */
 
 /* ---- queries ---- */
@@ -148,9 +144,6 @@ void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
 /* A full expert moves to a lower pool: queues making the kept components that are missing from its full form, on the
  * thread of idle work. Does nothing if none is missing or the expert is not full. */
 void efs_demote(struct efs *fs, uint32_t expert);
-/* Cancels the last queued demotion, or the one that is being encoded, so that its full form can be evicted. If neither
- * exists, the one that a worker continues stops early. false: none was cancelled. */
-bool efs_demotion_cancel(struct efs *fs);
 /* Without lock, on the I/O thread: continues the demotion after a shard was encoded. */
 void efs_demotion_encoded(struct efs *fs);
 /* Without lock, before threads are started and after they have ended. Without demotion, full experts are dropped. 0,

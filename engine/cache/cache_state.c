@@ -41,11 +41,6 @@ enum efs_pool efs_cache_target(const struct efs *fs, uint32_t expert)
     return r->policy ? efs_policy_state(r->policy, r->expert[expert].layer, r->expert[expert].index) : EFS_POOL_M;
 }
 
-bool efs_cache_pinned(const struct efs *fs, uint32_t expert)
-{
-    return expert < fs->store->expert_count && fs->cache->expert[expert].pins > 0;
-}
-
 void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
 {
     static const char pins[] = "FC---";
@@ -146,18 +141,4 @@ void efs_cache_lost_full(struct efs *fs, uint32_t expert)
     else if (components && (efs_extents_resident(fs, expert, &some) & components) != components &&
              !efs_extents_loading(fs, expert))
         efs_cache_lost(fs, expert); /* its demotion cannot complete: the chunks are neither resident nor loading */
-}
-
-bool efs_full_evict_oldest(struct efs *fs, bool kept)
-{
-    const struct efs_lru *list = &fs->full->lists[kept];
-    for (uint32_t e = list->oldest; e != EFS_NONE; e = efs_lru_newer(list, e)) {
-        if (fs->full->at[e].leases || fs->full->at[e].readers)
-            continue;
-        efs_full_evict(fs, e);
-        efs_count(fs->stats, evictions_f, 1);
-        efs_cache_lost_full(fs, e);
-        return true;
-    }
-    return false;
 }

@@ -37,31 +37,6 @@ void efs_demote(struct efs *fs, uint32_t expert)
     }
 }
 
-/* Lock held: ends the use of the full form. */
-static void demotion_unpin(struct efs *fs, uint32_t expert)
-{
-    fs->cache->expert[expert].demoting = false;
-    efs_full_copy_end(fs, expert);
-}
-
-bool efs_demotion_cancel(struct efs *fs)
-{
-    struct efs_demotion *d = fs->demotion;
-    if (!d || (d->count == 0 && !d->working))
-        return false;
-    if (d->count) {
-        demotion_unpin(fs, d->queue[(d->head + --d->count) % fs->store->expert_count]);
-    } else if (d->encoding) {
-        d->working = false;
-        demotion_unpin(fs, d->expert);
-    } else {
-        d->cancelled = true;
-        return false;
-    }
-    efs_in_flight_end_locked(fs);
-    return true;
-}
-
 /* On the thread of idle work. */
 static void demotion_encode(struct efs_job *job, struct efs_codec_scratch *none)
 {
@@ -77,7 +52,7 @@ void efs_demotion_encoded(struct efs *fs)
 {
     struct efs_demotion *d = fs->demotion;
     if (d && atomic_exchange(&d->encoded, false))
-        efs_workers_push_low(fs->workers, &d->job);
+        efs_workers_push(fs->workers, &d->job, EFS_JOB_LOW);
 }
 
 /* ---- the queue of experts ---- */
@@ -87,7 +62,7 @@ static bool demotion_next(struct efs_demotion *d, bool *ended)
 {
     struct efs *fs = d->fs;
     if (d->working && (d->extent == d->extent_end || d->cancelled || fs->closing)) {
-        demotion_unpin(fs, d->expert); /* components that could not be made are lost with the full form */
+        efs_demotion_unpin(fs, d->expert); /* components that could not be made are lost with the full form */
         d->working = false;
         *ended = true;
     }
@@ -110,7 +85,9 @@ static bool demotion_continue(struct efs_demotion *d)
 {
     struct efs *fs = d->fs;
     const struct efs_extent *x = &fs->extents->at[d->extent];
-    const uint8_t *raw = efs_demotion_raw(fs, d->expert, d->extent);
+    uint64_t at = efs_view_expert_offset(&fs->view, d->expert, x->object); /* UINT64_MAX: not in the expert's file */
+    const uint8_t *raw =
+        at == UINT64_MAX ? NULL : fs->full->at[d->expert].memfile->data + at + efs_extent_begin(fs, d->extent);
     if (d->shard == 0) {
         efs_lock(fs);
         d->components = efs_demotion_missing(x);

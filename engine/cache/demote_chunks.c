@@ -87,20 +87,6 @@ bool efs_demotion_publish(struct efs_demotion *d)
     return true;
 }
 
-const uint8_t *efs_demotion_raw(const struct efs *fs, uint32_t expert, uint32_t extent)
-{
-    uint64_t at = efs_view_expert_offset(&fs->view, expert, fs->extents->at[extent].object);
-    return at == UINT64_MAX ? NULL : fs->full->at[expert].memfile->data + at + efs_extent_begin(fs, extent);
-}
-
-static bool demotion_reserve(const struct efs_demotion *d, uint64_t bytes)
-{
-    efs_lock(d->fs);
-    bool room = efs_charge_fixed(d->fs, bytes, d->largest_bytes);
-    efs_unlock(d->fs);
-    return room;
-}
-
 bool efs_demotion_prepare(struct efs_demotion *d)
 {
     uint32_t n = d->fs->store->sb.shard_elements;
@@ -110,8 +96,12 @@ bool efs_demotion_prepare(struct efs_demotion *d)
     for (unsigned f = 0; f < EFS_FORMAT_COUNT; f++)
         if (efs_shard_sm_bound((enum efs_format)f, n) > sm)
             sm = efs_shard_sm_bound((enum efs_format)f, n);
-    d->reserved = d->reserved || demotion_reserve(d, e + sm + d->raw_bytes + d->extent_bytes + EFS_STACK_TOUCHED_BYTES +
-                                                         efs_codec_scratch_encoding_bytes(n));
+    efs_lock(d->fs);
+    d->reserved = d->reserved || efs_charge_fixed(d->fs,
+                                                  e + sm + d->raw_bytes + d->extent_bytes + EFS_STACK_TOUCHED_BYTES +
+                                                      efs_codec_scratch_encoding_bytes(n),
+                                                  d->largest_bytes);
+    efs_unlock(d->fs);
     if (!d->reserved)
         return false;
     d->e = d->e ? d->e : efs_sys_malloc(e);

@@ -40,14 +40,19 @@ static inline unsigned efs_demotion_missing(const struct efs_extent *x)
     return x->state == EFS_EXTENT_IDLE ? x->protected & ~(unsigned)x->resident : 0;
 }
 
+/* Lock held: ends the use of the full form. */
+static inline void efs_demotion_unpin(struct efs *fs, uint32_t expert)
+{
+    fs->cache->expert[expert].demoting = false;
+    efs_full_copy_end(fs, expert);
+}
+
 /* ---- demote_chunks.c ---- */
 /* Makes the chunks of the shard in `raw`, and appends them to `coded`. false: they are not those of the store. */
 bool efs_demotion_make_shard(struct efs_demotion *d);
 /* Moves the extent's chunks, which are made, to the chunk pool. false: retry, because memory is being freed or segments
  * are being prepared. */
 bool efs_demotion_publish(struct efs_demotion *d);
-/* The address of the extent's raw bytes in the full expert. NULL: the expert's file does not contain the object. */
-const uint8_t *efs_demotion_raw(const struct efs *fs, uint32_t expert, uint32_t extent);
 /* The buffers hold the extents of this expert, too. */
 void efs_demotion_size_buffers(struct efs_demotion *d, uint32_t expert);
 /* Allocates the buffers and starts the thread at the first demotion; they stay charged to the budget, also if a part is

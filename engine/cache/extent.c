@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent.c - the layout of extents, and offsets in them; which of their components stay in memory, and the list of each
- * (enum efs_extent_list). The policy protects components of experts that it keeps. All other components are
+ * (enum efs_reclaim_rank). The policy protects components of experts that it keeps. All other components are
  * *evictable*: of dense tensors, of experts that are not kept, components that their expert lost.
  */
 #include "extent_internal.h"
@@ -86,7 +86,8 @@ static uint32_t extents_layout(const struct efs *fs, struct efs_extent *extents,
                 extents[n].object = o;
                 extents[n].shard_first = s;
                 extents[n].shard_count = length;
-                extents[n].list = EFS_LIST_NONE;
+                extents[n].rank = EFS_RANK_EVICTABLE;
+                extents[n].link.newer = EFS_NONE;
                 extents[n].required = (uint8_t)((fs->store->shards[s].e_bytes ? EFS_COMPONENT_E : 0) |
                                                 (fs->store->shards[s].sm_bytes ? EFS_COMPONENT_SM : 0));
             }
@@ -110,14 +111,14 @@ uint32_t efs_extents_size(struct efs *fs, size_t max_bytes)
 
 uint64_t efs_extents_table_bytes(const struct efs *fs)
 {
-    return (uint64_t)fs->extents->count * sizeof(struct efs_extent) +
+    return ((uint64_t)fs->extents->count + EFS_RANKS) * sizeof(struct efs_extent) +
            (uint64_t)fs->extents->loads_max * sizeof(struct efs_extent_load) +
            (uint64_t)fs->store->object_count * sizeof(uint32_t) + (uint64_t)fs->store->expert_count * sizeof(uint64_t);
 }
 
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
 {
-    fs->extents->at = efs_sys_calloc(fs->extents->count + 1u, sizeof(*fs->extents->at));
+    fs->extents->at = efs_sys_calloc(fs->extents->count + (size_t)EFS_RANKS, sizeof(*fs->extents->at));
     fs->extents->object_first = efs_sys_calloc(fs->store->object_count + 1u, sizeof(uint32_t));
     fs->extents->expert_bytes = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(uint64_t));
     fs->extents->load_structs = efs_sys_calloc(fs->extents->loads_max + 1u, sizeof(*fs->extents->load_structs));
@@ -133,10 +134,11 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
         if (group < fs->store->expert_count)
             fs->extents->expert_bytes[group] += bytes;
     }
-    for (unsigned list = 0; list < EFS_LISTS; list++)
-        efs_lru_init(&fs->extents->lists[list], &fs->extents->at[0].link, sizeof(struct efs_extent));
+    for (unsigned rank = 0; rank < EFS_RANKS; rank++)
+        efs_lru_init(&fs->extents->lists[rank], &fs->extents->at[0].link, sizeof(struct efs_extent),
+                     fs->extents->count + rank);
     EFS_QUEUE_INIT(&fs->extents->completed);
-    efs_lru_init(&fs->extents->waiting, &fs->extents->at[0].waiting, sizeof(struct efs_extent));
+    efs_lru_init(&fs->extents->waiting, &fs->extents->at[0].waiting, sizeof(struct efs_extent), fs->extents->count);
     return 0;
 }
 
@@ -189,31 +191,24 @@ bool efs_extent_decodes_inline(const struct efs *fs, uint32_t extent)
 
 /* ---- lists ---- */
 
-/* Whether the chunk pool has room for all extents, with the memory that the plan, which is for experts, gives to no
- * pool; blocks of different sizes leave a part of it unused. */
-static bool extents_all_fit(const struct efs *fs)
+void efs_extent_set_rank(struct efs *fs, struct efs_extent *x, enum efs_reclaim_rank rank)
 {
-    return fs->extents->all_bytes + fs->extents->all_bytes / 8 <=
-           fs->account.planned_segments * fs->arena.segment_bytes + fs->account.unplanned_bytes;
-}
-
-void efs_extent_set_kind(struct efs *fs, struct efs_extent *x, enum efs_extent_list kind)
-{
-    if (kind == EFS_LIST_SCAN && (x->protected || extents_all_fit(fs)))
-        kind = EFS_LIST_EVICTABLE;
-    if (x->kind == EFS_LIST_SCAN)
+    /* the plan is for experts, and gives some memory to no pool; blocks of different sizes leave an eighth unused */
+    const uint64_t all = fs->extents->all_bytes + fs->extents->all_bytes / 8;
+    const uint64_t room = fs->account.planned_segments * fs->arena.segment_bytes + fs->account.unplanned_bytes;
+    if (rank == EFS_RANK_SCAN && (x->protected || all <= room))
+        rank = EFS_RANK_EVICTABLE;
+    if (x->rank == EFS_RANK_SCAN)
         fs->extents->scan_bytes -= efs_extent_span(fs, x, x->required);
-    if (kind == EFS_LIST_SCAN)
+    if (rank == EFS_RANK_SCAN)
         fs->extents->scan_bytes += efs_extent_span(fs, x, x->required);
-    x->kind = (uint8_t)kind;
+    x->rank = (uint8_t)rank;
 }
 
 void efs_extent_delist(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents->at[extent];
-    if (x->list != EFS_LIST_NONE)
-        efs_lru_remove(&fs->extents->lists[x->list], extent);
-    x->list = EFS_LIST_NONE;
+    if (fs->extents->at[extent].link.newer != EFS_NONE)
+        efs_lru_remove(&fs->extents->lists[0], extent);
 }
 
 void efs_extent_enlist(struct efs *fs, uint32_t extent)
@@ -222,8 +217,8 @@ void efs_extent_enlist(struct efs *fs, uint32_t extent)
     efs_extent_delist(fs, extent);
     if (x->resident == 0 || x->state == EFS_EXTENT_LOADING)
         return;
-    x->list = efs_extent_evictable(x) ? x->kind : EFS_LIST_PROTECTED;
-    efs_lru_insert(&fs->extents->lists[x->list], extent, x->list != EFS_LIST_FIRST);
+    enum efs_reclaim_rank rank = efs_extent_evictable(x) ? (enum efs_reclaim_rank)x->rank : EFS_RANK_PROTECTED;
+    efs_lru_insert(&fs->extents->lists[rank], extent, rank != EFS_RANK_USED_UP);
 }
 
 void efs_extent_used(struct efs *fs, struct efs_extent *x)
@@ -247,7 +242,7 @@ void efs_extents_protect(struct efs *fs, uint32_t expert, unsigned components)
         uint8_t protect = (uint8_t)(components & x->required);
         if (x->protected != protect) {
             x->protected = protect;
-            efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
+            efs_extent_set_rank(fs, x, EFS_RANK_EVICTABLE);
             efs_extent_enlist(fs, i);
         }
     }
@@ -272,4 +267,13 @@ bool efs_extents_loading(const struct efs *fs, uint32_t expert)
         if (fs->extents->at[i].state != EFS_EXTENT_IDLE)
             return true;
     return false;
+}
+
+bool efs_extents_only_long_refs(const struct efs *fs)
+{
+    const struct efs_extents *extents = fs->extents;
+    bool loading = false;
+    for (unsigned why = 0; why < EFS_LOADS; why++)
+        loading |= extents->loads[why] != 0;
+    return extents->refs == extents->long_refs && !loading && !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing;
 }

@@ -22,35 +22,27 @@ enum efs_component { EFS_COMPONENT_E = 1, EFS_COMPONENT_SM = 2 };
  * bytes.
  */
 enum efs_extent_state { EFS_EXTENT_IDLE, EFS_EXTENT_QUEUED, EFS_EXTENT_LOADING };
-/* The list of an extent that is in memory. */
-enum efs_extent_list {
-    EFS_LIST_EVICTABLE,
-    EFS_LIST_FIRST,      /* used up: evicted before other extents and before the pool grows */
-    EFS_LIST_PREFETCHED, /* its layer was not requested yet: evicted after other evictable extents */
-    EFS_LIST_SCAN,       /* loaded for a scan: counts in the streams' quota */
-    EFS_LIST_PROTECTED,  /* all of it */
-    EFS_LISTS,
-    EFS_LIST_NONE = EFS_LISTS
+/* What efs_cache_reclaim() takes, in this order, for whom: see reclaim.c. Some ranks are lists of the extents in
+ * memory. */
+enum efs_reclaim_rank {
+    EFS_RANK_USED_UP,        /* extents that were decoded into a memory file, or whose bytes stay in the page cache */
+    EFS_RANK_FREE_FILES,     /* memory files without an expert */
+    EFS_RANK_SEGMENTS_ABOVE, /* segments above the plan, and above twice the coded experts that clients hold */
+    EFS_RANK_FULL,           /* full experts that the policy does not keep full */
+    EFS_RANK_DEMOTIONS,      /* the last demotion in the queue ends, which makes its full expert evictable */
+    EFS_RANK_FULL_KEPT,      /* full experts that the policy keeps full */
+    EFS_RANK_SEGMENTS,       /* segments above the floor */
+    EFS_RANK_NEW_SEGMENT,    /* nothing is taken: the chunk pool grows, within budget and plan */
+    EFS_RANK_STALE,          /* extents of a scan, of which no stream is expected to read the rest */
+    EFS_RANK_MANY_FRAGMENTS, /* fragments above their share */
+    EFS_RANK_EVICTABLE,      /* extents, or their components, that the policy does not protect */
+    EFS_RANK_PREFETCHED,     /* the same of experts that were predicted, and not requested yet */
+    EFS_RANK_SCAN,           /* extents of a scan */
+    EFS_RANK_FRAGMENTS,      /* pages of small reads */
+    EFS_RANK_PROTECTED,      /* extents that the policy protects, if nothing above is left, also in use */
+    EFS_RANK_PINNED,         /* the same of experts that a request or lease pins */
+    EFS_RANKS
 };
-
-/* The order of eviction: each rank is evicted before the next one, and oldest first, except EFS_VICTIM_FIRST. */
-enum efs_victim {
-    EFS_VICTIM_FIRST,          /* used up: also before the pool grows; newest first */
-    EFS_VICTIM_STALE,          /* of a scan, and no stream is expected to read the rest */
-    EFS_VICTIM_MANY_FRAGMENTS, /* fragments, while they take more than their share */
-    EFS_VICTIM_EVICTABLE,      /* not protected by the policy, or not all components */
-    EFS_VICTIM_PREFETCHED,     /* prefetched, and their layer was not requested yet */
-    EFS_VICTIM_SCAN,           /* of a scan, read ahead */
-    EFS_VICTIM_FRAGMENTS,
-    EFS_VICTIM_PROTECTED, /* by the policy, whose state is corrected */
-    EFS_VICTIM_PINNED,    /* of an expert that a request or lease pins */
-    EFS_VICTIM_KINDS
-};
-#define EFS_VICTIM(rank) (1u << EFS_VICTIM_##rank)
-#define EFS_VICTIMS_UNNEEDED (EFS_VICTIM(FIRST) | EFS_VICTIM(STALE) | EFS_VICTIM(EVICTABLE))
-#define EFS_VICTIMS_KEPT (EFS_VICTIM(PROTECTED) | EFS_VICTIM(PINNED))
-#define EFS_VICTIMS_ALL ((1u << EFS_VICTIM_KINDS) - 1)
-#define EFS_VICTIMS_EVICTABLE (EFS_VICTIMS_ALL & ~EFS_VICTIMS_KEPT)
 
 #define EFS_EXTENT_SHARDS 64
 
@@ -61,14 +53,13 @@ struct efs_extent {
     uint16_t fragments;                    /* number of them: fragment.h */
     uint8_t state;                         /* enum efs_extent_state */
     uint8_t required, resident, protected; /* components: all; in memory; protected by the policy */
-    uint8_t list;                          /* enum efs_extent_list */
-    uint8_t kind;                          /* the list for it while it is evictable */
-    bool discard;                          /* damaged: dropped with the last reference */
-    uint32_t refs;                         /* references; an extent with references is whole and not evicted */
-    bool elsewhere;                        /* all of its bytes were read, and stay in memory elsewhere */
-    uint32_t ahead_bytes;                  /* bytes read ahead and not used yet */
-    uint32_t elsewhere_bytes;              /* raw bytes read that stay in memory elsewhere, until it has all */
-    uint64_t scan_clock;                   /* efs_streams.clock at the last read or read-ahead by a stream */
+    uint8_t rank;             /* enum efs_reclaim_rank: its list in memory, unless all of it is protected */
+    bool discard;             /* damaged: dropped with the last reference */
+    uint32_t refs;            /* references; an extent with references is whole and not evicted */
+    bool elsewhere;           /* all of its bytes were read, and stay in memory elsewhere */
+    uint32_t ahead_bytes;     /* bytes read ahead and not used yet */
+    uint32_t elsewhere_bytes; /* raw bytes read that stay in memory elsewhere, until it has all */
+    uint64_t scan_clock;      /* efs_streams.clock at the last read or read-ahead by a stream */
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit per shard: its checksums were verified */
     struct efs_link link;     /* in its list */
@@ -101,13 +92,13 @@ struct efs_extent_waiter {
 struct efs_extents {
     struct efs_extent *at; /* [count] */
     uint32_t count;
-    uint32_t *object_first; /* first extent of each object; one more entry at the end */
-    size_t max_bytes;       /* limit of coded bytes of an extent (at least one shard) */
-    uint64_t *expert_bytes; /* coded bytes by expert */
-    uint64_t all_bytes;     /* coded bytes of all extents */
-    struct efs_lru lists[EFS_LISTS];
+    uint32_t *object_first;          /* first extent of each object; one more entry at the end */
+    size_t max_bytes;                /* limit of coded bytes of an extent (at least one shard) */
+    uint64_t *expert_bytes;          /* coded bytes by expert */
+    uint64_t all_bytes;              /* coded bytes of all extents */
+    struct efs_lru lists[EFS_RANKS]; /* of those ranks that are lists */
     struct efs_streams streams;
-    uint64_t scan_bytes;                         /* of extents of EFS_LIST_SCAN */
+    uint64_t scan_bytes;                         /* of extents of EFS_RANK_SCAN */
     struct efs_lru waiting;                      /* for memory */
     uint64_t ahead_bytes;                        /* read ahead and not used yet */
     uint32_t refs, long_refs;                    /* references on all extents; those of waiters with `long_term` */
@@ -135,7 +126,7 @@ static inline const struct efs_extent *efs_extent(const struct efs *fs, uint32_t
 /* Whether an extent waits for memory. */
 static inline bool efs_extents_wait(const struct efs *fs)
 {
-    return fs->extents->waiting.oldest != EFS_NONE;
+    return efs_lru_oldest(&fs->extents->waiting) != EFS_NONE;
 }
 
 static inline struct efs_streams *efs_extents_streams(struct efs *fs)
@@ -208,11 +199,22 @@ void efs_extents_protect(struct efs *fs, uint32_t expert, unsigned components);
 /* The components that all extents of an expert have; *some: whether any extent has any. */
 unsigned efs_extents_resident(const struct efs *fs, uint32_t expert, bool *some);
 bool efs_extents_loading(const struct efs *fs, uint32_t expert); /* or waiting for memory: any of its extents */
-/* Evicts the first extent without references, in the order of these ranks (bits EFS_VICTIM()): its components that are
- * not protected; all of a protected one, and updates the cache state. NONE: there is none; IN_USE: all are
- * referenced. */
-enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
-enum efs_evicted efs_extents_evict(struct efs *fs, unsigned ranks);
+/* For whom memory is reclaimed, besides loads (enum efs_load_reason). */
+enum efs_reclaim_for {
+    EFS_FOR_SCAN = EFS_LOADS, /* the quota of the streams */
+    EFS_FOR_REQUEST,          /* a request, or the end of the store: a demotion may take seconds */
+    EFS_FOR_ADMISSION,        /* a request, while nothing is in flight */
+    EFS_FOR_SEGMENT,          /* a segment of the chunk pool within its plan */
+    EFS_FOR_CODED,            /* one above its plan, for coded experts that clients hold */
+    EFS_FOR_FILE,             /* a memory file */
+    EFS_FOR_REUSE,            /* one of the size of the next one to be taken */
+    EFS_FOR_BUDGET            /* a budget that was lowered */
+};
+/* Takes some memory, as reclaim.c orders; bytes: of free memory files. 0; -EAGAIN: memory is being freed, or segments
+ * are being prepared; -ENOMEM: none may be taken. */
+errint_t efs_cache_reclaim(struct efs *fs, unsigned whom, uint64_t bytes);
+/* Segments that full experts may not take: the planned ones, or twice the bytes of pinned coded experts. */
+uint64_t efs_segments_needed(const struct efs *fs);
 /* Bytes to read for the missing components of an expert; 0: it is in memory, or being loaded. */
 uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert);
 /* Starts prefetching the missing components of an expert, in free memory or memory of evictable components. Does not

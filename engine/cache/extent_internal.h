@@ -5,7 +5,7 @@
  *
  *     extent.c         layout of extents, their lists
  *     cache_state.c    updates the cache state after losses
- *     extent_evict.c   eviction, extents of streams
+ *     reclaim.c        eviction, extents of streams
  *     extent_load.c    memory, waiters and references, loading
  *     extent_request.c requests, read-ahead, prefetch
  */
@@ -125,14 +125,14 @@ void efs_extent_delist(struct efs *fs, uint32_t extent);
 void efs_extent_free(struct efs *fs, struct efs_extent *x, unsigned components);
 /* The extent was used: its bytes no longer count as read ahead. */
 void efs_extent_used(struct efs *fs, struct efs_extent *x);
-/* Sets the list for it while it is evictable; the caller enlists it. A protected extent is not of a scan, nor is any
- * while the pool has room for the whole store. */
-void efs_extent_set_kind(struct efs *fs, struct efs_extent *x, enum efs_extent_list kind);
+/* Sets its list while some of it is not protected; the caller enlists it. A protected extent is not of a scan, nor is
+ * any while the pool has room for the whole store. */
+void efs_extent_set_rank(struct efs *fs, struct efs_extent *x, enum efs_reclaim_rank rank);
 
-/* ---- extent_evict.c ---- */
+/* ---- reclaim.c ---- */
 /* The last reference was dropped, or a load has ended: evicts a damaged extent, and components in retiring segments. */
 void efs_extent_released(struct efs *fs, uint32_t extent);
-/* An extent that is not protected moves to EFS_LIST_FIRST: it will not be used soon. */
+/* An extent that is not protected moves to EFS_RANK_USED_UP: it will not be used soon. */
 void efs_extent_evict_first(struct efs *fs, uint32_t extent);
 
 /* A reader of this pace requests bytes of the extent. */
@@ -169,10 +169,6 @@ void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t 
 /* Allocates these components, which the extent lacks, and sets it to LOADING; evicts for it, except for EFS_LOAD_WARM.
  * false: the memory is in use or being freed, or there is none. */
 bool efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
-/* Frees memory for a load by the first of these that succeeds: evicts an extent of EFS_LIST_FIRST; adds a segment;
- * evicts the oldest evictable components; if nothing is evictable, evicts the oldest kept extent. EFS_LOAD_PREFETCH
- * evicts only EFS_VICTIMS_UNNEEDED, EFS_LOAD_WARM nothing. false: no memory. */
-bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why);
 /* A load of these components has completed or failed: adds them to the extent, or frees them after an error. Completes
  * the waiters or, if the extent is not whole, queues it again. -EAGAIN: the components could not be made from memory
  * and must be read. -ECANCELED: the load had no waiters; waiters that came later are queued again. */

@@ -18,35 +18,6 @@
 
 /* ---- memory ---- */
 
-static bool extent_alloc_components(struct efs *fs, struct efs_extent *x, unsigned components)
-{
-    for (unsigned c = EFS_COMPONENT_E; c <= EFS_COMPONENT_SM; c++) {
-        struct efs_block *block = c == EFS_COMPONENT_E ? &x->e : &x->sm;
-        const struct efs_block *other = c == EFS_COMPONENT_E ? &x->sm : &x->e; /* on the same node */
-        if (components & c && !block->data &&
-            !efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, other), efs_extent_alloc_bytes(fs, x, c),
-                                c == EFS_COMPONENT_SM, block))
-            return false;
-    }
-    return true;
-}
-
-bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why)
-{
-    const bool evicts = why != EFS_LOAD_WARM;
-    efs_extents_put_used_up(fs);
-    if (evicts && efs_extents_evict(fs, EFS_VICTIM(FIRST)) == EFS_EVICTED_ONE)
-        return true;
-    errint_t rc = fs->hooks->add_segment(fs, evicts);
-    if (rc == -EAGAIN || rc == 0 || !evicts)
-        return rc == 0;
-    enum efs_evicted evicted =
-        efs_extents_evict(fs, why == EFS_LOAD_PREFETCH ? EFS_VICTIMS_UNNEEDED : EFS_VICTIMS_EVICTABLE);
-    if (evicted == EFS_EVICTED_NONE && why != EFS_LOAD_PREFETCH)
-        evicted = efs_extents_evict(fs, EFS_VICTIMS_KEPT);
-    return evicted == EFS_EVICTED_ONE;
-}
-
 bool efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why)
 {
     struct efs_extent *x = &fs->extents->at[extent];
@@ -55,13 +26,21 @@ bool efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum
      * evictions change the cache state */
     x->state = EFS_EXTENT_LOADING;
     efs_extent_delist(fs, extent);
-    while (!extent_alloc_components(fs, x, components))
-        if (!efs_extents_reclaim(fs, why)) {
+    for (unsigned c = EFS_COMPONENT_E; c <= EFS_COMPONENT_SM; c++) {
+        struct efs_block *block = c == EFS_COMPONENT_E ? &x->e : &x->sm;
+        const struct efs_block *other = c == EFS_COMPONENT_E ? &x->sm : &x->e; /* on the same node */
+        while (components & c && !block->data &&
+               !efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, other), efs_extent_alloc_bytes(fs, x, c),
+                                   c == EFS_COMPONENT_SM, block)) {
+            efs_extents_put_used_up(fs);
+            if (efs_cache_reclaim(fs, why, 0) == 0)
+                continue;
             efs_extent_free(fs, x, components);
             x->state = (uint8_t)was;
             efs_extent_enlist(fs, extent);
             return false;
         }
+    }
     return true;
 }
 
@@ -70,8 +49,9 @@ void efs_fragment_put(struct efs *fs, struct efs_fragment_key key, uint32_t exte
     if (!efs_fragments_have_room(fs)) {
         struct efs_block block = {0};
         bool grow = efs_fragments_may_grow(fs);
+        efs_extents_put_used_up(fs);
         while (grow && !efs_arena_alloc(&fs->arena, EFS_FRAGMENT_SLAB, false, &block))
-            grow = !efs_extents_wait(fs) && efs_extents_reclaim(fs, EFS_LOAD_PREFETCH);
+            grow = !efs_extents_wait(fs) && efs_cache_reclaim(fs, EFS_LOAD_PREFETCH, 0) == 0;
         if (!efs_fragments_make_room(fs, &block))
             return;
     }
@@ -80,35 +60,21 @@ void efs_fragment_put(struct efs *fs, struct efs_fragment_key key, uint32_t exte
 
 /* ---- references and waiters ---- */
 
-bool efs_extents_only_long_refs(const struct efs *fs)
-{
-    const struct efs_extents *extents = fs->extents;
-    bool loading = false;
-    for (unsigned why = 0; why < EFS_LOADS; why++)
-        loading |= extents->loads[why] != 0;
-    return extents->refs == extents->long_refs && !loading && !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing;
-}
-
-static void segment_count_long_ref(struct efs *fs, const struct efs_block *block, uint32_t by)
-{
-    struct efs_segment *s = &fs->arena.segments[block->segment];
-    s->long_refs += by;
-    if (!s->retiring)
-        return;
-    if (by == 1 && s->long_refs == 1)
-        efs_account_charge(&fs->account, EFS_ACCOUNT_RETIRING_HELD, fs->arena.segment_bytes);
-    else if (by != 1 && s->long_refs == 0)
-        efs_account_release(&fs->account, EFS_ACCOUNT_RETIRING_HELD, fs->arena.segment_bytes);
-}
-
 /* Counts a reference that a client holds (1), or ends that (-1). */
 static void extent_count_long_ref(struct efs *fs, const struct efs_extent *x, uint32_t by)
 {
+    const struct efs_block *blocks[] = {&x->e, &x->sm};
     fs->extents->long_refs += by;
-    if (x->e.data)
-        segment_count_long_ref(fs, &x->e, by);
-    if (x->sm.data)
-        segment_count_long_ref(fs, &x->sm, by);
+    for (unsigned i = 0; i < 2; i++) {
+        struct efs_segment *s = blocks[i]->data ? &fs->arena.segments[blocks[i]->segment] : NULL;
+        if (!s)
+            continue;
+        s->long_refs += by;
+        if (s->retiring && by == 1 && s->long_refs == 1)
+            efs_account_charge(&fs->account, EFS_ACCOUNT_RETIRING_HELD, fs->arena.segment_bytes);
+        if (s->retiring && by != 1 && s->long_refs == 0)
+            efs_account_release(&fs->account, EFS_ACCOUNT_RETIRING_HELD, fs->arena.segment_bytes);
+    }
 }
 
 void efs_extent_ref(struct efs *fs, const struct efs_extent_waiter *waiter)
@@ -238,7 +204,7 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
         efs_extent_used(fs, x);
         efs_extent_free(fs, x, components);
         if (x->resident == 0)
-            efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
+            efs_extent_set_rank(fs, x, EFS_RANK_EVICTABLE);
     } else {
         x->resident |= (uint8_t)components;
         fs->extents->ready_count += x->resident == x->required;
@@ -301,7 +267,7 @@ static void load_done(struct efs_extent_load *load)
         efs_extent_record(fs, EFS_RECORD_READ_SM, load->extent, 0, load->sm.begin_ns, load->sm.end_ns);
     if (load->error < 0 && !cancelled) {
         load->failed.run = load_fail;
-        efs_workers_push(fs->workers, &load->failed);
+        efs_workers_push(fs->workers, &load->failed, EFS_JOB_NORMAL);
         return;
     }
     EFS_QUEUE_PUSH(&fs->extents->completed, load);

@@ -37,18 +37,8 @@ static void extent_fail(struct efs *fs, uint32_t extent, errint_t error)
     struct efs_extent *x = &fs->extents->at[extent];
     x->state = EFS_EXTENT_IDLE;
     if (x->resident == 0)
-        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
+        efs_extent_set_rank(fs, x, EFS_RANK_EVICTABLE);
     efs_extent_complete_waiters(fs, x, error);
-}
-
-/* There is no memory for the extent: it waits for what is in flight. -ENOMEM: nothing is, and clients hold all memory:
- * the waiters read uncached. */
-static void extent_wait_or_fail(struct efs *fs, uint32_t extent)
-{
-    if (efs_extents_only_long_refs(fs))
-        extent_fail(fs, extent, -ENOMEM);
-    else
-        efs_extent_wait_for_memory(fs, extent);
 }
 
 bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, struct efs_extent_waiter *waiter)
@@ -86,7 +76,10 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, enum efs_pace pace, str
     } else if (efs_extents_wait(fs) || fs->admission_starved) {
         efs_extent_wait_for_memory(fs, extent);
     } else if (!efs_extent_load(fs, extent, EFS_LOAD_DEMAND, NULL)) {
-        extent_wait_or_fail(fs, extent);
+        if (efs_extents_only_long_refs(fs)) /* nothing is in flight, and clients hold all memory: it is read uncached */
+            extent_fail(fs, extent, -ENOMEM);
+        else
+            efs_extent_wait_for_memory(fs, extent);
     }
     return false;
 }
@@ -101,28 +94,23 @@ bool efs_extent_may_read_shard(const struct efs *fs, uint32_t extent, uint64_t b
 
 /* ---- reservations ---- */
 
-/* Whether the extent is being read, will be whole, and the load is not being cancelled. */
-static bool extent_is_being_read(const struct efs *fs, uint32_t extent)
-{
-    struct efs_extent_load *load = fs->extents->at[extent].load;
-    return load && atomic_load(&load->e.change) != EFS_IO_CANCEL && atomic_load(&load->sm.change) != EFS_IO_CANCEL;
-}
-
 errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
 {
     struct efs_extent *x = &fs->extents->at[extent];
+    struct efs_extent_load *load = x->load;
     assert(waiter->long_term && !waiter->referenced && !waiter->load);
     if (efs_extent_is_complete(x)) {
         efs_extent_ref(fs, waiter);
         waiter->referenced = true;
         return 0;
     }
-    if (x->state == EFS_EXTENT_LOADING)
-        return extent_is_being_read(fs, extent) ? 0 : -EAGAIN;
+    if (x->state == EFS_EXTENT_LOADING) /* 0: it is being read, will be whole, and the load is not being cancelled */
+        return load && atomic_load(&load->e.change) != EFS_IO_CANCEL && atomic_load(&load->sm.change) != EFS_IO_CANCEL
+                   ? 0
+                   : -EAGAIN;
     do
         waiter->load = efs_extent_load_prepare(fs, extent, EFS_LOAD_DEMAND);
-    while (!waiter->load && efs_extents_only_long_refs(fs) &&
-           efs_extents_evict(fs, EFS_VICTIMS_KEPT) == EFS_EVICTED_ONE);
+    while (!waiter->load && efs_extents_only_long_refs(fs) && efs_cache_reclaim(fs, EFS_FOR_ADMISSION, 0) == 0);
     return waiter->load ? 0 : -EAGAIN;
 }
 
@@ -142,7 +130,8 @@ void efs_extents_retry(struct efs *fs)
 {
     if (!efs_extents_wait(fs))
         return;
-    for (uint32_t i; (i = fs->extents->waiting.oldest) != EFS_NONE && (fs->closing || !fs->admission_starved);) {
+    for (uint32_t i;
+         (i = efs_lru_oldest(&fs->extents->waiting)) != EFS_NONE && (fs->closing || !fs->admission_starved);) {
         bool loaded = !fs->closing && efs_extent_load(fs, i, EFS_LOAD_DEMAND, NULL);
         if (!loaded && !fs->closing && !efs_extents_only_long_refs(fs))
             break;
@@ -180,7 +169,7 @@ bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent)
     efs_extent_accessed(fs, extent, EFS_PACE_SCAN);
     bool started = extent_load_ahead(fs, x, bytes);
     if (!started && x->resident == 0)
-        efs_extent_set_kind(fs, x, EFS_LIST_EVICTABLE);
+        efs_extent_set_rank(fs, x, EFS_RANK_EVICTABLE);
     return started;
 }
 
@@ -212,7 +201,7 @@ uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert, efs_load_done_fn 
             continue;
         if (fs->closing || fs->admission_starved || !efs_extent_load(fs, i, EFS_LOAD_PREFETCH, done))
             break;
-        efs_extent_set_kind(fs, x, EFS_LIST_PREFETCHED);
+        efs_extent_set_rank(fs, x, EFS_RANK_PREFETCHED);
         started++;
     }
     efs_count(fs->stats, guessed_extents, started);
@@ -237,9 +226,9 @@ void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert)
 void efs_extents_prefetch_drop(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        if (fs->extents->at[i].kind != EFS_LIST_PREFETCHED) /* was resident before, or was requested since */
+        if (fs->extents->at[i].rank != EFS_RANK_PREFETCHED) /* was resident before, or was requested since */
             continue;
-        efs_extent_set_kind(fs, &fs->extents->at[i], EFS_LIST_EVICTABLE);
+        efs_extent_set_rank(fs, &fs->extents->at[i], EFS_RANK_EVICTABLE);
         efs_extent_evict_first(fs, i);
     }
 }

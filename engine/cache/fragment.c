@@ -91,24 +91,10 @@ static struct efs_fragment *find(struct efs_fragments *f, struct efs_fragment_ke
     return x;
 }
 
-static struct efs_fragment_slab *slab_of(struct efs_fragment *x)
-{
-    return (struct efs_fragment_slab *)(void *)((uint8_t *)x - (uintptr_t)x % EFS_GRANULE);
-}
-
 static uint8_t *page_of(struct efs_fragment *x)
 {
-    struct efs_fragment_slab *slab = slab_of(x);
+    struct efs_fragment_slab *slab = (void *)((uint8_t *)x - (uintptr_t)x % EFS_GRANULE);
     return slab->block.data + (size_t)(x - slab->fragments + 1) * EFS_GRANULE;
-}
-
-static void link_fragment(struct efs *fs, struct efs_fragment *x)
-{
-    struct efs_fragment **bucket = bucket_of(fs->fragments, x->key);
-    x->next = *bucket;
-    *bucket = x;
-    if (x->extent != EFS_NONE)
-        fs->extents->at[x->extent].fragments++;
 }
 
 static void unlink_fragment(struct efs *fs, struct efs_fragment *x)
@@ -212,9 +198,12 @@ void efs_fragments_add(struct efs *fs, struct efs_fragment_key key, uint32_t ext
     const uint64_t bit = ~f->newest->used & (f->newest->used + 1);
     struct efs_fragment *x = &f->newest->fragments[__builtin_ctzll(bit)];
     f->newest->used |= bit;
-    *x = (struct efs_fragment){.key = key, .extent = extent};
+    struct efs_fragment **bucket = bucket_of(f, key);
+    *x = (struct efs_fragment){.next = *bucket, .key = key, .extent = extent};
+    *bucket = x;
+    if (extent != EFS_NONE)
+        fs->extents->at[extent].fragments++;
     efs_copy_locked(fs, page_of(x), page, EFS_GRANULE);
-    link_fragment(fs, x);
 }
 
 static void slab_free(struct efs *fs, struct efs_fragment_slab *slab)
@@ -226,15 +215,10 @@ static void slab_free(struct efs *fs, struct efs_fragment_slab *slab)
     efs_arena_free(&fs->arena, &block);
 }
 
-bool efs_fragments_are_many(const struct efs *fs)
+bool efs_fragments_evict(struct efs *fs, bool if_many)
 {
-    return fs->fragments &&
-           fs->fragments->slab_count * EFS_FRAGMENT_SLAB > efs_account_available(&fs->account) / MANY_SHARE;
-}
-
-bool efs_fragments_evict(struct efs *fs)
-{
-    if (!fs->fragments || !fs->fragments->slabs.head)
+    const uint64_t share = if_many ? efs_account_available(&fs->account) / MANY_SHARE : 0;
+    if (!fs->fragments || fs->fragments->slab_count * EFS_FRAGMENT_SLAB <= share)
         return false;
     slab_free(fs, slab_take_oldest(fs->fragments));
     return true;

@@ -28,10 +28,8 @@ void efs_fragments_destroy(struct efs *fs);
 /* With lock held: */
 /* Copies bytes [begin, begin + bytes) of the fragment, by efs_copy_locked(). false: it is not here. */
 bool efs_fragment_get(struct efs *fs, struct efs_fragment_key key, size_t begin, size_t bytes, void *dst);
-/* Whether fragments are evicted before extents. */
-bool efs_fragments_are_many(const struct efs *fs);
-/* Evicts the oldest slab. false: there is none. */
-bool efs_fragments_evict(struct efs *fs);
+/* Evicts the oldest slab; if_many: if fragments take more than their share. false: none. */
+bool efs_fragments_evict(struct efs *fs, bool if_many);
 void efs_fragments_drop_retiring(struct efs *fs); /* drops slabs in retiring segments */
 /* Whether to read pages of the extent: it is not in memory nor being loaded, and has few fragments. With half of its
  * pages here, and at least 64, reading the rest at once takes less of the disk. A limit of 64 alone makes random reads

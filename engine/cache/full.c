@@ -31,7 +31,7 @@ static void full_free_memfile(struct efs *fs, struct efs_memfile *memfile)
     efs_defer_free(fs, memfile);
 }
 
-void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
+bool efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
 {
     uint64_t freed = 0;
     while (fs->full->free && freed < bytes) {
@@ -40,6 +40,7 @@ void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
         freed += memfile->bytes;
         full_free_memfile(fs, memfile);
     }
+    return freed > 0;
 }
 
 void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile)
@@ -102,10 +103,8 @@ void efs_full_protect(struct efs *fs, uint32_t expert, bool protected)
     if (f->protected == protected)
         return;
     full_count(fs->full, f, UINT64_MAX);
-    if (f->state == EFS_FULL_READY) {
-        efs_lru_remove(&fs->full->lists[f->protected], expert);
-        efs_lru_insert(&fs->full->lists[protected], expert, true);
-    }
+    if (f->state == EFS_FULL_READY)
+        efs_lru_use(&fs->full->lists[protected], expert);
     f->protected = protected;
     full_count(fs->full, f, 1);
 }
@@ -293,14 +292,14 @@ void efs_full_stats(const struct efs *fs, struct efs_stats *stats)
 errint_t efs_full_build(struct efs *fs)
 {
     uint32_t count = fs->store->expert_count;
-    fs->full->at = efs_sys_calloc(count + 1u, sizeof(*fs->full->at));
+    fs->full->at = efs_sys_calloc(count + (size_t)2, sizeof(*fs->full->at));
     if (!fs->full->at)
         return -ENOMEM;
     efs_memfiles_open(&fs->full->memfiles, fs->options.full_pool, fs->options.exports);
     if (fs->options.exports)
         fs->arena.memfiles = &fs->full->memfiles;
     for (unsigned i = 0; i < 2; i++)
-        efs_lru_init(&fs->full->lists[i], &fs->full->at[0].link, sizeof(struct efs_full));
+        efs_lru_init(&fs->full->lists[i], &fs->full->at[0].link, sizeof(struct efs_full), count + i);
     return 0;
 }
 

@@ -93,8 +93,8 @@ struct efs_stats;
 void efs_full_stats(const struct efs *fs, struct efs_stats *stats);
 /* Sets whether the cache state keeps the expert full. */
 void efs_full_protect(struct efs *fs, uint32_t expert, bool protected);
-void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes);
-size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert); /* size of its memory file: whole pages */
+bool efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes); /* false: there are none */
+size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert);  /* size of its memory file: whole pages */
 /* Takes a free memory file of this size: of the kind `use`, else PRIVATE. NULL: none. */
 struct efs_memfile *efs_full_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use);
 /* Puts an expert's memory file on the free list, or frees it if it is EXPORTED. */

@@ -4,20 +4,15 @@
 
 #include <errno.h>
 
-/* Segments that cannot be released: the minimum of the chunk pool, or those with pinned chunks. */
-static uint64_t segments_minimum_bytes(const struct efs *fs)
-{
-    uint64_t held = 0;
-    for (uint32_t i = 0; i < fs->arena.segment_max; i++)
-        held += fs->arena.segments[i].long_refs != 0;
-    return (held > fs->account.floor_segments ? held : fs->account.floor_segments) * fs->arena.segment_bytes;
-}
-
 bool efs_charge_fixed(struct efs *fs, uint64_t bytes, uint64_t expert_bytes)
 {
-    uint64_t left = fs->account.budget_bytes, least = fs->account.floor_segments * fs->arena.segment_bytes;
-    uint64_t fixed = efs_account_fixed(&fs->account) + bytes, always = fixed + least + expert_bytes;
-    uint64_t now = fixed + segments_minimum_bytes(fs) + fs->account.bytes[EFS_ACCOUNT_FULL_PINNED];
+    const uint64_t left = fs->account.budget_bytes, floor = fs->account.floor_segments;
+    const uint64_t segment = fs->arena.segment_bytes, fixed = efs_account_fixed(&fs->account) + bytes;
+    uint64_t held = 0; /* segments with pinned chunks: these, or the minimum of the chunk pool, cannot be released */
+    for (uint32_t i = 0; i < fs->arena.segment_max; i++)
+        held += fs->arena.segments[i].long_refs != 0;
+    const uint64_t always = fixed + floor * segment + expert_bytes;
+    const uint64_t now = fixed + (held > floor ? held : floor) * segment + fs->account.bytes[EFS_ACCOUNT_FULL_PINNED];
     if (always > left || now > left)
         return false;
     efs_account_charge(&fs->account, EFS_ACCOUNT_FIXED, bytes);

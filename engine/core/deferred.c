@@ -49,6 +49,31 @@ void efs_in_flight_end_locked(struct efs *fs)
         pthread_cond_broadcast(&fs->drained);
 }
 
+/* ---- changes since waiters were retried ---- */
+
+void efs_changed(struct efs *fs, enum efs_change what)
+{
+    fs->deferred.changes.any = true;
+    fs->deferred.changes.flight |= what == EFS_CHANGED_FLIGHT;
+    fs->deferred.changes.admission |=
+        what == EFS_CHANGED_GROWN || what == EFS_CHANGED_HELD || what == EFS_CHANGED_QUEUE;
+}
+
+struct efs_changes efs_changes(struct efs *fs)
+{
+    bool changed = efs_account_take_changed(&fs->account) != 0;
+    fs->deferred.changes.any |= changed;
+    fs->deferred.changes.admission |= changed;
+    return fs->deferred.changes;
+}
+
+void efs_changes_undo(struct efs *fs, struct efs_changes before)
+{
+    bool any = efs_changes(fs).any;
+    fs->deferred.changes = before;
+    fs->deferred.changes.any = any; /* other waiters: a failed attempt may have ended references and demotions */
+}
+
 /* ---- deferred work ---- */
 
 void efs_deferred_init(struct efs_deferred *d)
@@ -59,11 +84,6 @@ void efs_deferred_init(struct efs_deferred *d)
         EFS_QUEUE_INIT(&d->jobs[order]);
     EFS_QUEUE_INIT(&d->tasks);
     EFS_QUEUE_INIT(&d->memfiles);
-}
-
-void efs_return_bytes(struct efs *fs, enum efs_account_kind kind, uint64_t bytes)
-{
-    efs_account_return(&fs->account, kind, bytes);
 }
 
 void efs_defer_read(struct efs *fs, struct efs_io *request)
@@ -129,17 +149,6 @@ static void deferred_run_retries(struct efs *fs)
     }
 }
 
-static void deferred_push_jobs(struct efs *fs, const struct efs_deferred *d)
-{
-    static void (*const push[])(struct efs_workers *, struct efs_job *) = {efs_workers_push_first, efs_workers_push,
-                                                                           efs_workers_push_low};
-    for (unsigned order = 0; order < EFS_JOB_ORDERS; order++)
-        for (struct efs_job *job = d->jobs[order].head, *next; job; job = next) {
-            next = job->next;
-            push[order](fs->workers, job);
-        }
-}
-
 /* No lock; does not block. */
 static void deferred_submit(struct efs *fs, const struct efs_deferred *d)
 {
@@ -147,7 +156,11 @@ static void deferred_submit(struct efs *fs, const struct efs_deferred *d)
         efs_io_submit(fs->io, d->reads.head);
     if (d->disk_changes)
         efs_io_apply_changes(fs->io);
-    deferred_push_jobs(fs, d);
+    for (enum efs_job_order order = 0; order < EFS_JOB_ORDERS; order++)
+        for (struct efs_job *job = d->jobs[order].head, *next; job; job = next) {
+            next = job->next;
+            efs_workers_push(fs->workers, job, order);
+        }
 }
 
 /* No lock. */
@@ -219,7 +232,7 @@ static bool deferred_unlock(struct efs *fs)
         fs->deferred.changes.any = true;
     }
     if (d.memfiles.head)
-        efs_return_bytes(fs, EFS_ACCOUNT_RETURNING, d.memfile_bytes);
+        efs_account_return(&fs->account, EFS_ACCOUNT_RETURNING, d.memfile_bytes);
     efs_in_flight_end_locked(fs);
     return true;
 }

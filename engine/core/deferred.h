@@ -17,12 +17,12 @@
 
 #include "account.h"
 #include "expertfs.h"
+#include "workers.h"
 
 #include <stdbool.h>
 
 struct efs;
 struct efs_io;
-struct efs_job;
 struct efs_memfile;
 
 /* A FIFO list, linked by the elements' `next`. */
@@ -53,8 +53,6 @@ struct efs_changes {
     bool flight;    /* also a load or a reference has ended */
     bool admission; /* also something that the admission queue may wait for while nothing in flight helps it */
 };
-
-enum efs_job_order { EFS_JOB_FIRST, EFS_JOB_NORMAL, EFS_JOB_LOW, EFS_JOB_ORDERS }; /* priorities of workers.h */
 
 /* Work that may block or call the user, run once on the thread that releases the lock, or on a worker if that is the
  * I/O thread. Its owner keeps it allocated until run() is called, which may free it or defer it again. */
@@ -110,8 +108,6 @@ struct efs_changes efs_changes(struct efs *fs);
 /* After a failed attempt has put back the memory that it took: that is no reason for another attempt of admission.
  * before: efs_changes() at its start. */
 void efs_changes_undo(struct efs *fs, struct efs_changes before);
-/* Memory files or a segment were returned to the system: releases bytes of this kind. */
-void efs_return_bytes(struct efs *fs, enum efs_account_kind kind, uint64_t bytes);
 void efs_defer_read(struct efs *fs, struct efs_io *request);
 void efs_defer_disk_changes(struct efs *fs); /* defers efs_io_apply_changes() */
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);

@@ -126,10 +126,10 @@ static void request_fail(struct efs *fs, struct efs_request *request, errint_t e
 static errint_t items_admit(struct efs *fs, struct efs_request_item *items, uint32_t count)
 {
     errint_t rc = efs_items_reserve(fs, items, count);
-    while (rc == -ENOMEM && efs_demotion_cancel(fs)) /* a demotion may take seconds while programs use the processors */
+    while (rc == -ENOMEM && efs_cache_reclaim(fs, EFS_FOR_REQUEST, 0) == 0)
         rc = efs_items_reserve(fs, items, count);
     if (rc < 0 && !memory_will_come(fs)) {
-        while (efs_extents_evict(fs, EFS_VICTIMS_ALL) == EFS_EVICTED_ONE)
+        while (efs_cache_reclaim(fs, EFS_FOR_ADMISSION, 0) == 0)
             ;
         rc = efs_items_reserve(fs, items, count);
     }

@@ -183,7 +183,7 @@ static void part_ready(struct efs_part *p)
         uint32_t count = p->shards;
         struct efs_load_job *jobs = part_jobs(p);
         for (uint32_t i = 0; i < count; i++)
-            efs_workers_push(fs->workers, &jobs[i].job);
+            efs_workers_push(fs->workers, &jobs[i].job, EFS_JOB_NORMAL);
     } else {
         part_done(p);
     }

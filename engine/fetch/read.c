@@ -362,7 +362,7 @@ static void read_run(struct parts *ready)
         if (efs_extent_decodes_inline(p->read->fs, p->span.extent) && efs_codec_thread_memory())
             part_run(&p->waiter.job, NULL);
         else
-            efs_workers_push(p->read->fs->workers, &p->waiter.job);
+            efs_workers_push(p->read->fs->workers, &p->waiter.job, EFS_JOB_NORMAL);
     }
 }
 

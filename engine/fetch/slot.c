@@ -26,7 +26,7 @@ static void io_done(struct efs_io *io, errint_t error)
     if (error < 0)
         slot->error = error;
     if (atomic_fetch_sub(&slot->pending, 1) == 1)
-        efs_workers_push(slot->fs->workers, &slot->job);
+        efs_workers_push(slot->fs->workers, &slot->job, EFS_JOB_NORMAL);
 }
 
 /* Adds a read to those of this step; one that continues the last read extends it. */
@@ -151,7 +151,7 @@ static void slot_put(struct efs_slot *slot)
     if (slot->is_bounce)
         slot_run(&slot->job, NULL); /* only submits reads */
     else
-        efs_workers_push(slot->fs->workers, &slot->job);
+        efs_workers_push(slot->fs->workers, &slot->job, EFS_JOB_NORMAL);
 }
 
 static void slot_reply(struct efs_slot *slot, errint_t rc)

@@ -105,8 +105,10 @@ void efs_workers_stop(struct efs_workers *w)
     free(w);
 }
 
-static void workers_push(struct efs_workers *w, struct queue *q, struct efs_job *job, bool first)
+void efs_workers_push(struct efs_workers *w, struct efs_job *job, enum efs_job_order order)
 {
+    struct queue *q = order == EFS_JOB_LOW ? &w->low : &w->jobs;
+    const bool first = order == EFS_JOB_FIRST;
     pthread_mutex_lock(&w->lock);
     job->next = first ? q->head : NULL;
     if (!first)
@@ -119,19 +121,4 @@ static void workers_push(struct efs_workers *w, struct queue *q, struct efs_job 
     pthread_mutex_unlock(&w->lock);
     if (wake)
         pthread_cond_signal(&w->ready);
-}
-
-void efs_workers_push(struct efs_workers *w, struct efs_job *job)
-{
-    workers_push(w, &w->jobs, job, false);
-}
-
-void efs_workers_push_low(struct efs_workers *w, struct efs_job *job)
-{
-    workers_push(w, &w->low, job, false);
-}
-
-void efs_workers_push_first(struct efs_workers *w, struct efs_job *job)
-{
-    workers_push(w, &w->jobs, job, true);
 }

@@ -19,10 +19,9 @@ struct efs_workers;
 errint_t efs_workers_start(unsigned count, uint32_t shard_elements, struct efs_workers **workers);
 /* Runs all queued jobs, then joins the threads. NULL is allowed. */
 void efs_workers_stop(struct efs_workers *workers);
-void efs_workers_push(struct efs_workers *workers, struct efs_job *job); /* cannot fail; any thread */
-/* Queues a short job on which other threads wait, before all queued jobs. */
-void efs_workers_push_first(struct efs_workers *workers, struct efs_job *job);
-/* Queues a job that runs only when no other job is queued. */
-void efs_workers_push_low(struct efs_workers *workers, struct efs_job *job);
+/* FIRST: a short job on which other threads wait, before all queued jobs. LOW: runs only when no other is queued. */
+enum efs_job_order { EFS_JOB_FIRST, EFS_JOB_NORMAL, EFS_JOB_LOW, EFS_JOB_ORDERS };
+/* Cannot fail; any thread. */
+void efs_workers_push(struct efs_workers *workers, struct efs_job *job, enum efs_job_order order);
 
 #endif

@@ -185,7 +185,8 @@ static errint_t prefetcher_apply(struct efs *fs, bool on, struct efs_prefetch **
     pf->budget_bytes = 0; /* recompute the caps */
     if (on)
         efs_prefetcher_update_share(fs);
-    efs_budget_divide(fs);
+    efs_budget_set(fs, fs->options.budget_bytes); /* fixed memory has changed */
+    efs_budget_cut(fs);
     pthread_cond_signal(&pf->wake);
     return 0;
 }

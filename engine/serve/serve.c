@@ -405,7 +405,7 @@ void efs_close(struct efs *fs)
     }
     efs_lock(fs);
     fs->closing = true; /* efs_unlock() cancels the waiters */
-    while (efs_demotion_cancel(fs))
+    while (efs_cache_reclaim(fs, EFS_FOR_REQUEST, 0) == 0)
         ;
     efs_unlock(fs);
     efs_prefetcher_stop(fs);

@@ -39,26 +39,12 @@ REPLACED(void, efs_workers_stop, (struct efs_workers * workers))
     efs_codec_scratch_free(one_thread->scratch);
     one_thread->scratch = NULL;
 }
-static void push(struct efs_job *job)
+REPLACED(void, efs_workers_push, (struct efs_workers * workers, struct efs_job *job, enum efs_job_order order))
 {
+    (void)workers, (void)order;
     assert_true(one_thread->job_count < ONE_THREAD_MAX);
     job->next = NULL;
     one_thread->jobs[one_thread->job_count++] = job;
-}
-REPLACED(void, efs_workers_push, (struct efs_workers * workers, struct efs_job *job))
-{
-    (void)workers;
-    push(job);
-}
-REPLACED(void, efs_workers_push_first, (struct efs_workers * workers, struct efs_job *job))
-{
-    (void)workers;
-    push(job);
-}
-REPLACED(void, efs_workers_push_low, (struct efs_workers * workers, struct efs_job *job))
-{
-    (void)workers;
-    push(job);
 }
 
 void one_thread_run(unsigned index)
@@ -119,7 +105,7 @@ REPLACED(void, efs_idle_stop, (struct efs_idle * idle))
 REPLACED(void, efs_idle_push, (struct efs_idle * idle, struct efs_job *job))
 {
     (void)idle;
-    push(job);
+    __wrap_efs_workers_push(NULL, job, EFS_JOB_LOW);
 }
 
 void one_thread_complete(unsigned index, errint_t error)

@@ -290,7 +290,7 @@ static bool is_prefetched(struct efs *fs, uint32_t expert)
     bool prefetched = false;
     efs_lock(fs);
     for (uint32_t x = efs_expert_extent_first(fs, expert); x < efs_expert_extent_end(fs, expert); x++)
-        prefetched |= efs_extent(fs, x)->kind == EFS_LIST_PREFETCHED;
+        prefetched |= efs_extent(fs, x)->rank == EFS_RANK_PREFETCHED;
     efs_unlock(fs);
     return prefetched;
 }

@@ -38,9 +38,8 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *lock)
 COUNTED(void *, malloc, allocations, (size_t bytes), (bytes))
 COUNTED(void *, calloc, allocations, (size_t count, size_t bytes), (count, bytes))
 COUNTED(void *, realloc, allocations, (void *old, size_t bytes), (old, bytes))
-COUNTED(void, efs_workers_push, jobs, (struct efs_workers * workers, struct efs_job *job), (workers, job))
-COUNTED(void, efs_workers_push_first, jobs, (struct efs_workers * workers, struct efs_job *job), (workers, job))
-COUNTED(void, efs_workers_push_low, jobs, (struct efs_workers * workers, struct efs_job *job), (workers, job))
+COUNTED(void, efs_workers_push, jobs, (struct efs_workers * workers, struct efs_job *job, enum efs_job_order order),
+        (workers, job, order))
 
 static struct fixture model;
 

@@ -306,8 +306,8 @@ TEST(eviction)
         uint32_t before = fragments_of(fs);
         efs_fragments_drop_retiring(fs); /* none */
         assert_true(before > 63 && fragments_of(fs) == before);
-        assert_true(efs_fragments_evict(fs) && fragments_of(fs) < before);
-        while (round > 0 && efs_extents_evict(fs, EFS_VICTIMS_ALL) == EFS_EVICTED_ONE)
+        assert_true(efs_fragments_evict(fs, false) && fragments_of(fs) < before);
+        while (round > 0 && efs_cache_reclaim(fs, EFS_FOR_ADMISSION, 0) == 0)
             ;
         assert_true(round == 0 || (fragments_of(fs) == 0 && fs->arena.used_bytes == 0));
         efs_unlock(fs);

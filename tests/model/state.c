@@ -195,7 +195,7 @@ static uint64_t mix_struct(uint64_t hash, const void *data, size_t bytes, const 
 
 static uint64_t list_hash(uint64_t hash, const struct efs_lru *list)
 {
-    for (uint32_t x = list->oldest; x != EFS_NONE; x = efs_lru_newer(list, x))
+    for (uint32_t x = efs_lru_oldest(list); x != EFS_NONE; x = efs_lru_newer(list, x))
         hash = MIX(hash, 1, x);
     return mix(hash, 2);
 }
@@ -206,7 +206,7 @@ static uint64_t extent_hash(uint64_t hash, const struct efs_extent *x)
     hash = MIX_STRUCT(hash, efs_extent, x, MEMBER(efs_extent, link), MEMBER(efs_extent, waiting),
                       MEMBER(efs_extent, waiters), MEMBER(efs_extent, load), MEMBER(efs_extent, scan_clock),
                       MEMBER(efs_extent, checked) /* set to 0 by the next load */);
-    hash = MIX(hash, x->load != NULL, x->kind == EFS_LIST_SCAN ? x->scan_clock : 0, complete ? x->checked : 0);
+    hash = MIX(hash, x->load != NULL, x->rank == EFS_RANK_SCAN ? x->scan_clock : 0, complete ? x->checked : 0);
     for (const struct efs_extent_waiter *w = x->waiters; w; w = w->next)
         hash = MIX(hash, 3, listed(w));
     return hash;
@@ -224,7 +224,7 @@ static uint64_t extents_hash(const struct efs *fs)
             hash = MIX_STRUCT(MIX(hash, i), efs_walk, &all->streams.walks[i]);
     for (uint32_t i = 0; i < all->count; i++)
         hash = extent_hash(hash, &all->at[i]);
-    for (unsigned i = 0; i < EFS_LISTS; i++)
+    for (unsigned i = 0; i < EFS_RANKS; i++)
         hash = list_hash(hash, &all->lists[i]);
     for (const struct efs_extent_waiter *w = all->used_up; w; w = w->next)
         hash = MIX(hash, 3, listed(w));
@@ -546,7 +546,7 @@ void state_check(bool final)
     for (uint32_t i = 0; i < fs->extents->count; i++) {
         const struct efs_extent *x = efs_extent(fs, i);
         refs += x->refs;
-        scan_bytes += x->kind == EFS_LIST_SCAN ? efs_extent_span(fs, x, x->required) : 0;
+        scan_bytes += x->rank == EFS_RANK_SCAN ? efs_extent_span(fs, x, x->required) : 0;
         granules += x->e.granules + x->sm.granules;
         unsigned blocks = (x->e.data ? EFS_COMPONENT_E : 0u) | (x->sm.data ? EFS_COMPONENT_SM : 0u);
         assert_true(blocks == x->resident || (x->state == EFS_EXTENT_LOADING && (blocks & x->resident) == x->resident));

@@ -431,8 +431,7 @@ TEST_WITH(the_piecewise_rule_deadlocks, NULL, explained)
     assert_true(counts.deadlock);
 }
 
-/* Each mutator that reports nothing leaves a waiter that nothing retries. Not so of efs_arena.emptied: in the plans
- * here each segment that becomes empty comes with another change. */
+/* Each mutator that reports nothing leaves a waiter that nothing retries. */
 TEST(a_lost_change_is_found)
 {
 #define KIND(kind) LOST_ACCOUNT(EFS_ACCOUNT_##kind)
@@ -446,7 +445,8 @@ TEST(a_lost_change_is_found)
                 {"coded pins", KIND(CODED_PINNED)},
                 {"pins of full experts", KIND(FULL_PINNED) | KIND(FULL_COPIED)},
                 {"memory returned", KIND(RETURNING) | KIND(SEGMENTS) | KIND(RETIRING)},
-                {"limits", KIND(LIMITS)}};
+                {"limits", KIND(LIMITS)},
+                {"empty segment", LOST_ARENA}};
 #undef KIND
     for (size_t i = 0; i < sizeof(lost) / sizeof(lost[0]); i++) {
         char command[160];

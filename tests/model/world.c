@@ -524,6 +524,18 @@ WRAPPED(unsigned, efs_account_take_changed, (struct efs_account * account))
     return world ? changed & ~(unsigned)(world->lost >> LOST_ACCOUNT_SHIFT) : changed;
 }
 
+WRAPPED(void, efs_arena_free, (struct efs_arena * arena, struct efs_block *block))
+{
+    __real_efs_arena_free(arena, block);
+    arena->emptied = arena->emptied && !(world && world->lost & LOST_ARENA);
+}
+
+WRAPPED(void, efs_arena_retire, (struct efs_arena * arena, uint32_t segment))
+{
+    __real_efs_arena_retire(arena, segment);
+    arena->emptied = arena->emptied && !(world && world->lost & LOST_ARENA);
+}
+
 bool world_waits(void)
 {
     const struct efs *fs = world->fs;

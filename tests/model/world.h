@@ -21,6 +21,7 @@
 #define LOST_CHANGE(what) (UINT64_C(1) << (what)) /* efs_changed() */
 #define LOST_ACCOUNT_SHIFT 8u
 #define LOST_ACCOUNT(kind) (UINT64_C(1) << (LOST_ACCOUNT_SHIFT + (kind))) /* efs_account.changed */
+#define LOST_ARENA (UINT64_C(1) << 63)                                    /* efs_arena.emptied */
 
 enum caller_kind {
     CALLER_NONE,
