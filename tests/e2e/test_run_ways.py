@@ -84,6 +84,15 @@ if PLUGIN:
 result = ran("--device", "CUDA7", gguf)
 check("--device without a program is refused", result.returncode == 2 and "--device goes with a PROGRAM" in result.stderr, result)
 
+print("-- an address")
+from http_server import Server
+
+server = Server({"/model.gguf": open(gguf, "rb").read()})
+for budget, given in ((None, "auto"), ("64M", "64M")):
+    result = ran(server.url + "/model.gguf", "--", "sh", "-c", 'echo "$EXPERTFS_BUDGET"', "{gguf}", budget=budget)
+    check(f"EXPERTFS_BUDGET={budget}: experts are taken from the mount also if all fits", result.stdout.strip() == given, result)
+server.close()
+
 print("-- a mount")
 result = ran("-o", "budget=64M", folder, "--", "sh", "-c", PRINT, "{gguf}", "{}")
 store, mount, _, arguments = way(result)

@@ -183,7 +183,8 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
     else if (has_gguf(r->root))
         fprintf(stderr, "expertctl: note: " PLUGIN " is not installed: llama.cpp reads experts from the mount's files\n"
                         "hint: expertfs-ggml(7) says how to install it\n");
-    if (r->given->options) /* they may set the memory for experts */
+    /* Options may set the memory for experts. What fits into memory would be left to ggml, which fetches all of it. */
+    if (r->given->options || efs_is_address(r->given->source))
         setenv("EXPERTFS_BUDGET", "auto", 0);
     setenv(mounted ? "EXPERTFS_MOUNT" : "EXPERTFS_STORE", mounted ? r->root : r->given->source, 1);
     return 0;
