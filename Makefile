@@ -306,19 +306,21 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- commands --------------------------------------------------------------------------------------------------------
-.PHONY: help gpu deb wheel demo test test-long test-cluster soak check san bench bench-compute bench-replay bench-papers bench-llama bench-gpu format tidy install uninstall
+.PHONY: help gpu deb wheel demo test demo-remote test-long test-cluster soak check san bench bench-cluster bench-compute bench-replay bench-papers bench-llama bench-gpu format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
+	@echo "make demo-remote  a model in Ceph, which it starts here, that fits into no memory: two mounts, an OSD killed under readers"
 	@echo "make test       install what is missing, build, run all tests; the C tests run under ASan and UBSan, and TSan"
 	@echo "make check T=ROOM|PATTERN  build, then run the tests of a room (engine/cache) or those whose name holds PATTERN"
 	@echo "make check CHANGED=1  the tests of the rooms in which files differ from main"
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
-	@echo "make test-cluster  a store in a real pool of Ceph, which it starts here: some three minutes"
+	@echo "make test-cluster  stores in a real Ceph (RADOS, S3) and on a real nginx, which it starts here: some five minutes"
 	@echo "make test-long  the long tier: what is done of each part; PART=damage runs 15 minutes of one and keeps its place"
 	@echo "make soak MINUTES=N  everything at once on a mount: readers of every kind, clients, tunings, kills (SEED=N)"
 	@echo "make fuzz       fuzz what meets foreign bytes for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
 	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 12 GiB of disk"
+	@echo "make bench-cluster  a model in Ceph and on nginx against their clients, rclone and downloads (root; 30 GB of disk)"
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
 	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
 	@echo "make bench-papers TRACES=DIR  the tables of the papers beside ours, most of them simulated (ten minutes; 2 GiB of disk)"
@@ -341,6 +343,12 @@ demo:
 	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/demo $(if $(MODEL),"$(MODEL)")
+
+demo-remote:
+	@tools/setup build demo cluster
+	@tools/setup-python basic
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@tools/demo-remote
 
 test:
 	@tools/setup build test cross runtime
@@ -367,7 +375,7 @@ test-cluster:
 	@tools/setup build test cluster
 	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) tests-build
-	@tests/run e2e/test_ceph.py
+	@tests/run e2e/test_ceph.py e2e/test_nginx.py e2e/test_rgw.py
 
 soak: MINUTES ?= 10
 soak: tests-build
@@ -378,6 +386,13 @@ bench:
 	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) all $(BUILD)/tests/engine/mkstore
 	@tools/bench/run
+
+# BENCH_CLUSTER: rows and options of tools/bench/run cluster
+bench-cluster:
+	@tools/setup build test cluster
+	@tools/setup-python basic runtimes
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@tools/bench/run cluster $(BENCH_CLUSTER)
 
 # BENCH_COMPUTE: options of tools/bench/run compute; BENCH_TPOT: of tools/bench/run tpot, which needs TRACES
 bench-compute:

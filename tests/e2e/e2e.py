@@ -163,6 +163,22 @@ def memory_cgroup(limit_bytes):
     return group
 
 
+def servers(*words):
+    """Ceph or nginx of this test: tools/cluster with these words. They end with the test, also if it is killed."""
+    sys.path.insert(0, os.path.join(ROOT, "tools/bench"))
+    from servers import Servers
+    made = Servers()
+    atexit.register(made.__exit__)
+    try:
+        made.start(*words)
+    except RuntimeError as error:
+        if "is not installed" in str(error):
+            skip(error)
+        check("the servers start", False, error)
+        done()
+    return made
+
+
 def need_cgroup(limit_bytes):
     if SANITIZED:
         skip("a sanitizer takes memory of its own")
@@ -258,6 +274,17 @@ def run_as_nobody(*command):
 def run(*command, **more):
     return subprocess.run([str(c) for c in command], capture_output=True, text=True, errors="replace",
                           timeout=more.pop("timeout", 120), **more)
+
+
+def ctl(*words, **environment):
+    """expertctl with these variables in addition."""
+    return run(program("expertctl"), *words, env={**os.environ, **environment})
+
+
+def one_line(result, text, hint=True, status=1):
+    """Whether a command failed with one line that has the text, and a hint."""
+    lines = result.stderr.splitlines()
+    return result.returncode == status and len(lines) == 1 + hint and text in lines[0] and (not hint or lines[1].startswith("hint: "))
 
 
 def as_nobody(commands, *arguments, before=(), device="666"):

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store in a real pool of Ceph (tools/cluster): copied, read by a user who may only read, OSDs killed and paused under
 readers, a copy killed. `make test-cluster` runs it."""
-import shutil
-import tempfile
 import threading
 
 from e2e import *
 
 need_fuse()
-if not shutil.which("ceph-osd"):
-    skip("ceph-osd is not installed: `tools/setup cluster`")
-cluster_tool = os.path.join(ROOT, "tools/cluster")
-folder = os.path.join(tempfile.mkdtemp(prefix="ceph"), "c")  # a short path, for sockets
+ceph = servers("up")
 
 
 def tool(name, *words, **environment):
@@ -45,83 +40,80 @@ def while_reading(mount, action):
     return set().union(*(errors for errors, _ in found)), max(longest for _, longest in found)
 
 
-try:
-    started = run(cluster_tool, "up", folder)
-    if not check("a cluster starts", started.returncode == 0, started.stderr):
-        done()
-    os.environ["CEPH_CONF"] = os.path.join(folder, "ceph.conf")
-    os.environ.pop("CEPH_ARGS", None)
-    model, store = shared(NARROW)
-    source = contents(model)
-    ADDRESS, OPTIONS = "rados:expertfs/model.efs", "budget=64M,nopassthrough,direct_io=on,warm=off,nostate"
-    reader, soon = {"CEPH_ARGS": "--id reader"}, {"CEPH_ARGS": "--id reader --rados_osd_op_timeout=4"}
+model, store = shared(DEEP)  # more than the memory of a mount, so that each round reads from the OSDs
+source = contents(model)
+ADDRESS, OPTIONS = "rados:expertfs/model.efs", "budget=64M,nopassthrough,direct_io=on,warm=off,nostate"
+reader, soon = {"CEPH_ARGS": "--id reader"}, {"CEPH_ARGS": "--id reader --rados_osd_op_timeout=4"}
 
-    print("-- copied, and read by a user who may only read")
-    check("copied", tool("mkexpertfs", "-q", "--copy", store, ADDRESS).returncode == 0)
-    check("verify as the reader", tool("expertctl", "verify", ADDRESS, **reader).returncode == 0)
-    result = tool("mkexpertfs", "-q", "--copy", store, "rados:expertfs/other", **reader)
-    check("who may not write", result.returncode == 1 and "the user may not" in result.stderr, result.stderr)
-    result = tool("expertctl", "rm", "-y", ADDRESS, **reader)
-    check("nor delete", result.returncode == 1 and "the user may not" in result.stderr, result.stderr)
-    for words, text in (("rados:expertfs/none", "no such store"), ("rados:none/x", "no such pool")):
-        begin = time.monotonic()
-        result = tool("expertctl", "info", words, **reader)
-        check(f"{words}: {text}", result.returncode == 1 and text in result.stderr, result.stderr)
-        note(f"{words}: said after {time.monotonic() - begin:.2f} s")
-    result = tool("expertctl", "info", ADDRESS, CEPH_ARGS="--id nobody")
-    check("a user without a key", result.returncode == 1 and "cannot connect" in result.stderr, result.stderr)
+print("-- copied, and read by a user who may only read")
+check("copied", tool("mkexpertfs", "-q", "--copy", store, ADDRESS).returncode == 0)
+check("verify as the reader", tool("expertctl", "verify", ADDRESS, **reader).returncode == 0)
+result = tool("mkexpertfs", "-q", "--copy", store, "rados:expertfs/other", **reader)
+check("who may not write", result.returncode == 1 and "the user may not" in result.stderr, result.stderr)
+result = tool("expertctl", "rm", "-y", ADDRESS, **reader)
+check("nor delete", result.returncode == 1 and "the user may not" in result.stderr, result.stderr)
+for words, text in (("rados:expertfs/none", "no such store"), ("rados:none/x", "no such pool")):
+    begin = time.monotonic()
+    result = tool("expertctl", "info", words, **reader)
+    check(f"{words}: {text}", result.returncode == 1 and text in result.stderr, result.stderr)
+    note(f"{words}: said after {time.monotonic() - begin:.2f} s")
+result = tool("expertctl", "info", ADDRESS, CEPH_ARGS="--id nobody")
+check("a user without a key", result.returncode == 1 and "cannot connect" in result.stderr, result.stderr)
 
-    print("-- an OSD is killed under a reader")
-    mount = Mount(ADDRESS, OPTIONS, environment=reader)
-    check("read", read_all(mount)[0] == set())
+print("-- an OSD is killed under a reader")
+mount = Mount(ADDRESS, OPTIONS, environment=reader)
+check("read", read_all(mount)[0] == set())
 
-    def one_killed():
-        time.sleep(1)
-        run(cluster_tool, "stop", folder, "1")
-        time.sleep(20)
 
-    errors, longest = while_reading(mount, one_killed)
-    check("no failed read, no wrong byte", errors == set(), errors)
-    note(f"the longest read of a file: {longest:.1f} s")
-    run(cluster_tool, "start", folder, "1")
+def one_killed():
+    time.sleep(1)
+    ceph.call("stop", "1")
+    time.sleep(20)
 
-    print("-- all are paused for 10 s")
 
-    def all_paused():
-        run(cluster_tool, "pause", folder)
-        time.sleep(10)
-        run(cluster_tool, "continue", folder)
+errors, longest = while_reading(mount, one_killed)
+check("no failed read, no wrong byte", errors == set(), errors)
+check("which were of the OSDs", mount.count("disk_bytes") > 2 * os.path.getsize(store), mount.count("disk_bytes"))
+note(f"the longest read of a file: {longest:.1f} s")
+ceph.call("start", "1")
 
-    errors, longest = while_reading(mount, all_paused)
-    check("no failed read, no wrong byte", errors == set(), errors)
-    note(f"the longest read of a file: {longest:.1f} s")
-    mount.unmount()
+print("-- all are paused for 10 s")
 
-    print("-- all are paused for longer than the timeout")
-    mount = Mount(ADDRESS, OPTIONS, environment=soon)
-    run(cluster_tool, "pause", folder)
-    errors, longest = read_all(mount)
-    check("EIO", errors == {"EIO"}, errors)
-    check("the log says why", "no answer in time" in mount.control("log"), mount.control("log"))
-    run(cluster_tool, "continue", folder)
-    check("later reads work", wait_until(lambda: read_all(mount)[0] == set(), 120))
-    mount.unmount()
 
-    print("-- a copy is killed")
-    copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:expertfs/killed"])
-    wait_until(lambda: run("rados", "-p", "expertfs", "stat", "killed.part").returncode == 0 or copying.poll() is not None, 60)
-    copying.kill()
-    copying.wait()
-    if "no such store" in tool("expertctl", "info", "rados:expertfs/killed").stderr:
-        check("rm --unfinished", tool("expertctl", "rm", "-y", "--unfinished", "rados:expertfs/killed").returncode == 0)
-    else:
-        note("the copy had ended before")
-        check("rm", tool("expertctl", "rm", "-y", "rados:expertfs/killed").returncode == 0)
-    check("rm", tool("expertctl", "rm", "-y", ADDRESS).returncode == 0)
-    left = run("rados", "-p", "expertfs", "ls").stdout.split()
-    check("nothing is left in the pool", left == [], left)
-finally:
-    run(cluster_tool, "down", folder)
-    check("the cluster is gone", not os.path.exists(folder))
-    shutil.rmtree(os.path.dirname(folder), ignore_errors=True)
+def all_paused():
+    ceph.call("pause")
+    time.sleep(10)
+    ceph.call("continue")
+
+
+errors, longest = while_reading(mount, all_paused)
+check("no failed read, no wrong byte", errors == set(), errors)
+note(f"the longest read of a file: {longest:.1f} s")
+mount.unmount()
+
+print("-- all are paused for longer than the timeout")
+mount = Mount(ADDRESS, OPTIONS, environment=soon)
+ceph.call("pause")
+errors, longest = read_all(mount)
+check("EIO", errors == {"EIO"}, errors)
+check("the log says why", "no answer in time" in mount.control("log"), mount.control("log"))
+ceph.call("continue")
+check("later reads work", wait_until(lambda: read_all(mount)[0] == set(), 120))
+mount.unmount()
+
+print("-- a copy is killed")
+copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:expertfs/killed"])
+wait_until(lambda: run("rados", "-p", "expertfs", "stat", "killed.part").returncode == 0 or copying.poll() is not None, 60)
+copying.kill()
+copying.wait()
+if "no such store" in tool("expertctl", "info", "rados:expertfs/killed").stderr:
+    check("rm --unfinished", tool("expertctl", "rm", "-y", "--unfinished", "rados:expertfs/killed").returncode == 0)
+else:
+    note("the copy had ended before")
+    check("rm", tool("expertctl", "rm", "-y", "rados:expertfs/killed").returncode == 0)
+check("rm", tool("expertctl", "rm", "-y", ADDRESS).returncode == 0)
+left = run("rados", "-p", "expertfs", "ls").stdout.split()
+check("nothing is left in the pool", left == [], left)
+ceph.__exit__()
+check("the cluster is removed", not os.path.exists(ceph.folder))
 done()

@@ -18,10 +18,6 @@ ADDRESS = "rados:pool/models/model.efs"
 HEAD = "models%model.efs"
 
 
-def ctl(*words, **environment):
-    return run(program("expertctl"), *words, env={**os.environ, **environment})
-
-
 def pack(*words, **environment):
     return run(program("mkexpertfs"), *words, env={**os.environ, **environment})
 
@@ -33,11 +29,6 @@ def faults(*lines):
 
 def objects():
     return sorted(os.listdir(pool))
-
-
-def one_line(result, text, hint=True, status=1):
-    lines = result.stderr.splitlines()
-    return result.returncode == status and len(lines) == 1 + hint and text in lines[0] and (not hint or lines[1].startswith("hint: "))
 
 
 def wrong(folder):

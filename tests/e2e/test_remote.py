@@ -17,10 +17,6 @@ for variable in list(os.environ):  # of the user who runs the tests
         del os.environ[variable]
 
 
-def ctl(*words, **environment):
-    return run(program("expertctl"), *words, env={**os.environ, **environment})
-
-
 probe = Server({NAME: data})
 if "libcurl" in ctl("info", probe.url + NAME).stderr:
     skip("libcurl is not installed")
@@ -33,12 +29,6 @@ def wrong(folder):
 
 def failures(mount, names=source, count=-1):
     return reading_errors(mount, {name: held for name, held in source.items() if name in names}, count)
-
-
-def one_line(result, text, hint=True):
-    """Whether a command failed with one line that has the text, and a hint."""
-    lines = result.stderr.splitlines()
-    return result.returncode == 1 and text in lines[0] and (len(lines) == 2 and lines[1].startswith("hint: ") if hint else len(lines) == 1)
 
 
 print("-- a server that does what it should")

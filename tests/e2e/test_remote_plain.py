@@ -19,10 +19,6 @@ shards = sorted(name for name in os.listdir(folder) if name.endswith(".safetenso
 INDEX = "model.safetensors.index.json"
 
 
-def ctl(*words, **environment):
-    return run(program("expertctl"), *words, env={**os.environ, **environment})
-
-
 def served(names, at=folder):
     return {f"/some folder/{name}": open(os.path.join(at, name), "rb").read() for name in names}
 
