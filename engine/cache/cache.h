@@ -59,6 +59,9 @@ struct efs_cache {
     uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], hits[EFS_POOLS + 1]; /* for efs_pool_info */
     struct efs_placement *placements;                                                 /* [width], scratch */
     uint32_t *ids, *tokens;                                                           /* [width], scratch */
+    struct efs_policy *local; /* ranks experts for the local copy: gets requests for what memory lacks; NULL: no copy */
+    uint32_t *missed;         /* [width], scratch */
+    bool local_known;         /* it has had a request */
 };
 
 static inline const struct efs_cache *efs_cache(const struct efs *fs)
@@ -124,9 +127,9 @@ enum efs_pool efs_cache_target(const struct efs *fs, uint32_t expert);
 void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
 /* [EFS_POOLS]: bytes of the expert in each pool. Also without lock. */
 const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert);
-/* Sets worth[expert_count]: efs_policy_worth() of each expert, INFINITY if the user has pinned it. false: the policy
- * has no worth. */
-bool efs_cache_worth(struct efs *fs, double *worth);
+/* Sets worth[expert_count], for the local copy: more for an earlier expected read of it, INFINITY if the user has
+ * pinned the expert. false: nothing is known yet, except pins. */
+bool efs_cache_local_worth(struct efs *fs, double *worth);
 
 /* ---- tuning ---- */
 

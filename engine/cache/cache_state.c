@@ -57,18 +57,15 @@ void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *inf
     info->count = efs_policy_count(r->policy, x->layer, x->index);
 }
 
-bool efs_cache_worth(struct efs *fs, double *worth)
+bool efs_cache_local_worth(struct efs *fs, double *worth)
 {
     const struct efs_cache *r = fs->cache;
-    bool ranked = r->policy != NULL;
-    for (uint32_t e = 0; r->policy && e < fs->store->expert_count; e++) {
+    for (uint32_t e = 0; r->local && e < fs->store->expert_count; e++) {
         const struct efs_cache_expert *x = &r->expert[e];
-        worth[e] = efs_policy_worth(r->policy, x->layer, x->index);
-        ranked = ranked && !isnan(worth[e]);
-        if (efs_policy_user_pinned(r->policy, x->layer, x->index) != EFS_POOL_M)
-            worth[e] = (double)INFINITY;
+        bool pinned = efs_policy_user_pinned(r->policy, x->layer, x->index) != EFS_POOL_M;
+        worth[e] = pinned ? (double)INFINITY : efs_policy_worth(r->local, x->layer, x->index);
     }
-    return ranked;
+    return r->local_known;
 }
 
 errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)

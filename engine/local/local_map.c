@@ -108,8 +108,18 @@ static void zero_from(const struct iovec *buffers, unsigned count, size_t from)
     }
 }
 
+/* Reads a page and its entry alone. */
+static bool page_is_right(const struct local_file *f, uint64_t page)
+{
+    uint8_t data[EFS_ALIGN] __attribute__((aligned(EFS_ALIGN))) = {0};
+    const struct iovec buffer = {data, sizeof(data)};
+    uint32_t entry;
+    return efs_sys_pread_all(f->map_fd, &entry, sizeof(entry), local_entry_offset(page * EFS_ALIGN)) == 0 && entry &&
+           efs_sys_preadv(f->fd, &buffer, 1, page * EFS_ALIGN) > 0 && entry == efs_local_check(data);
+}
+
 /* Forgets the pages whose checksum differs. Returns whether all are right. Another thread or process may have dropped
- * them meanwhile: then they are not counted as damaged. */
+ * them meanwhile: then they are not counted as damaged; or written them again: then they stay. */
 static bool check_pages(struct efs_local *l, const struct local_file *f, uint64_t page, const struct iovec *buffers,
                         unsigned count, const uint32_t *entries)
 {
@@ -122,7 +132,7 @@ static bool check_pages(struct efs_local *l, const struct local_file *f, uint64_
             if (entry && entry == efs_local_check((uint8_t *)buffers[i].iov_base + at))
                 continue;
             right = false;
-            if (map_forget(l, f, block, bit, 1) && entry && l->owner)
+            if (!page_is_right(f, page) && map_forget(l, f, block, bit, 1) && entry && l->owner)
                 efs_count(l->o.stats, local_damaged, 1);
         }
     return right;

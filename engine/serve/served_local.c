@@ -58,12 +58,15 @@ static struct efs_local_file *describe(const struct efs_store *store, unsigned *
     return files;
 }
 
+/* With the tables of another policy (cache.h). */
 uint64_t efs_served_local_bytes(const struct efs *fs)
 {
     struct efs_local_options options = {.units = fs->store->expert_count};
     struct efs_local_file *files = fs->options.local ? describe(fs->store, &options.file_count) : NULL;
     options.files = files;
-    uint64_t bytes = files ? efs_local_memory_bytes(&options) + EFS_BACKING_LOCAL_THREADS * EFS_STACK_TOUCHED_BYTES : 0;
+    uint64_t bytes = files ? efs_local_memory_bytes(&options) + EFS_BACKING_LOCAL_THREADS * EFS_STACK_TOUCHED_BYTES +
+                                 efs_cache_bytes(fs->store)
+                           : 0;
     free(files);
     return bytes;
 }
@@ -91,7 +94,7 @@ static bool rank(void *arg, double *worth)
 {
     struct efs *fs = arg;
     efs_lock(fs);
-    bool ranked = efs_cache_worth(fs, worth);
+    bool ranked = efs_cache_local_worth(fs, worth);
     efs_unlock(fs);
     return ranked;
 }
