@@ -43,14 +43,21 @@ class Request(Uncopied):
 
     def __next__(self) -> Expert:
         """The next expert that has arrived. Blocks; other Python threads run."""
+        index = self.next_index()
+        if index is None:
+            raise StopIteration
+        return Expert(self, index)
+
+    def next_index(self) -> int | None:
+        """The index in `experts` of the next that has arrived, without an object; None: there is none. The caller drops it."""
         index, status = c_uint32(), c_int()
         if not self._wait(index, status):
-            raise StopIteration
+            return None
         if status.value < 0:
             kind = type(_library.error(status.value))
             raise kind(-status.value, f"{self.session.path}: layer {self.layer}, expert {self.experts[index.value]}: "
                        f"{os.strerror(-status.value)}")
-        return Expert(self, index.value)
+        return index.value
 
     def wait(self) -> list[Expert]:
         """Waits for all, and returns those that were not iterated over yet, in the order of the request. OutOfMemory, at

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of transformers (version 5) with experts from a store: see expertfs-python(7).
+"""Models of transformers (versions 4 and 5) with experts from a store: see expertfs-python(7).
 
     model = expertfs.transformers.from_pretrained("mnt")          # a mount
     model = expertfs.transformers.from_pretrained("model", store="model.efs", budget="8G")
@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import threading
 
-import torch
 import transformers
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.modeling_utils import PreTrainedModel
 
 from . import session as _session
 from ._library import Error
+from .experts_torch import Matrices, arrivals
+from .same_model import check_same_model
 
-NAME = "expertfs"
+if int(transformers.__version__.split(".")[0]) >= 5:
+    from . import transformers5 as _version
+else:
+    from . import transformers4 as _version
+
 WAYS = ("coded", "full")
 COMMON = ("model", "language_model", "transformer", "backbone")  # parts of a name that do not distinguish stacks
 SILU = ("silu", "swish")
 _loading = threading.local()  # the session and the way of a model that this thread is making
-_defaults: dict = {}  # of register()
 _post_init = PreTrainedModel.post_init
 _uses = 0  # of the patch of post_init
 _lock = threading.Lock()
@@ -45,74 +49,54 @@ class Binding:
         layers = [one for one in session.layers() if one.number == self.layer and one.stack == self.stack]
         if not layers:
             raise Error(errno.ENOENT, f"{session.path}: no experts of layer {self.layer}, which {name} has")
-        self.tensors = layers[0].tensors()
+        tensors = layers[0].tensors()
         first = f".{layers[0].experts[0]}."
         #: How the names of the experts' tensors begin, in the model and in the checkpoint.
-        self.prefixes = {name + "."} | {one.name[:one.name.rindex(first) + 1] if first in one.name else one.name for one in self.tensors}
-        self._check(len(layers[0].experts), module)
+        self.prefixes = {name + "."} | {one.name[:one.name.rindex(first) + 1] if first in one.name else one.name for one in tensors}
+        self._check(len(layers[0].experts), tensors, module)
         self.act = getattr(module.config, "hidden_act", None) or getattr(module.config, "hidden_activation", None)
-        if way == "coded" and self.act not in SILU:
-            raise Error(errno.EOPNOTSUPP, f"{name}: the library does not compute the activation {self.act}\nhint: way=\"full\"")
+        if way == "full":
+            self.matrices = Matrices(name, tensors)
+            self.arrivals = functools.partial(arrivals, self)
+        elif self.act not in SILU or not _version.is_act_alone(module):
+            raise Error(errno.EOPNOTSUPP, f"{name}: the library does not compute the activation of {type(module).__name__}, {self.act}"
+                        "\nhint: way=\"full\"")
 
-    def _check(self, experts: int, module) -> None:
+    def _check(self, experts: int, tensors, module) -> None:
         hidden, inner = module.hidden_dim, module.intermediate_dim
-        shapes = {one.role: one.shape for one in self.tensors}
+        shapes = {one.role: one.shape for one in tensors}
         want = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
         if "gate_up" in shapes:
             want = {"gate_up": (2 * inner, hidden), "down": (hidden, inner)}
         if experts != module.num_experts or shapes != want:
-            there = ", ".join(f"{one.name} {list(one.shape)}" for one in self.tensors)
+            there = ", ".join(f"{one.name} {list(one.shape)}" for one in tensors)
             raise Error(errno.EINVAL, f"{self.session.path}: layer {self.layer} has {experts} experts of {there}; {self.name} needs "
                         f"{module.num_experts} experts, gate and up {[inner, hidden]}, down {[hidden, inner]}")
 
 
-def _is_experts(module) -> bool:
-    """Whether use_experts_implementation() of transformers made it."""
-    return hasattr(module, "is_concatenated") and hasattr(module, "num_experts")
-
-
-def _strip(model, session, way: str) -> None:
-    """Binds the experts' modules to their layers, and removes their parameters, which have no memory yet."""
-    for name, module in model.named_modules():
-        if not _is_experts(module):
-            continue
-        if module.has_bias or module.is_transposed or not module.has_gate or module.has_post_expert_norm:
-            raise Error(errno.EOPNOTSUPP, f"{name}: experts with biases, without a gate, transposed or with a norm are not run from a store")
-        for parameter in list(module._parameters):
-            del module._parameters[parameter]
-        module._is_hf_initialized = True  # nothing to initialise
-        module._expertfs = Binding(session, way, name, module)
-
-
 def _patched_post_init(model) -> None:
-    ours = getattr(model.config, "_experts_implementation", None) == NAME
+    ours = _version.is_wanted(model, hasattr(_loading, "session"))
     if ours:
-        session, way = _current(model.config)
-        _strip(model, session, way)
+        if not hasattr(_loading, "session"):
+            raise Error(errno.EINVAL, "experts_implementation=\"expertfs\": call expertfs.transformers.from_pretrained(), or load it within using()")
+        for name, module in _version.take_experts(model):
+            module._expertfs = Binding(_loading.session, _loading.way, name, module)
     _post_init(model)
     if ours:
-        model._keys_to_ignore_on_load_unexpected |= {
-            re.escape(prefix) for binding in _bindings(model) for prefix in binding.prefixes}
+        _version.ignore_unexpected(model, {re.escape(prefix) for binding in _bindings(model) for prefix in binding.prefixes})
 
 
 def _bindings(model) -> list[Binding]:
     return [module._expertfs for module in model.modules() if hasattr(module, "_expertfs")]
 
 
-def _current(config) -> tuple:
-    if not hasattr(_loading, "session"):
-        raise Error(errno.EINVAL, "experts_implementation=\"expertfs\": call expertfs.transformers.from_pretrained(), or register(store=...) first")
-    return _loading.session, _loading.way
-
-
 @contextlib.contextmanager
 def _patched():
-    """While at least one is active, models with experts_implementation="expertfs" are made without experts."""
+    """While at least one is active, models that a thread makes within using() are made without experts."""
     global _uses
     with _lock:
         _uses += 1
         PreTrainedModel.post_init = _patched_post_init
-        ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
     try:
         yield
     finally:
@@ -124,8 +108,8 @@ def _patched():
 
 @contextlib.contextmanager
 def using(session, way: str = "coded"):
-    """Within the block, from_pretrained(..., experts_implementation="expertfs") of transformers takes experts from this
-    session, on this thread."""
+    """Within the block, from_pretrained() of transformers takes experts from this session, on this thread: of version 5 with
+    experts_implementation="expertfs", of version 4 always."""
     if way not in WAYS:
         raise ValueError(f"way={way!r}: {' or '.join(WAYS)}")
     register()
@@ -139,56 +123,7 @@ def using(session, way: str = "coded"):
 
 def register() -> None:
     """Makes experts_implementation="expertfs" known to transformers."""
-    ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
-
-
-# ---- running ----
-
-@torch.compiler.disable(reason="expertfs: experts of a store are run by the library, which fullgraph=True cannot trace")
-def experts_forward(self, hidden_states, top_k_index, top_k_weights):
-    """The forward of an experts' module: [tokens, hidden], [tokens, K], [tokens, K] -> [tokens, hidden]."""
-    binding = getattr(self, "_expertfs", None)
-    if binding is None:
-        raise Error(errno.EINVAL, "the model was not loaded by expertfs.transformers, so that its experts have no store")
-    if torch.is_grad_enabled() and hidden_states.requires_grad:
-        raise ValueError("expertfs: experts of a store are not trained: use torch.no_grad()")
-    run = _run_coded if binding.way == "coded" else _run_full
-    return run(self, binding, hidden_states.detach(), top_k_index, top_k_weights.detach())
-
-
-def _run_coded(module, binding, hidden_states, top_k_index, top_k_weights):
-    x = hidden_states.contiguous()
-    out = torch.empty_like(x) if x.dtype != torch.float16 else torch.empty_like(x, dtype=torch.float32)
-    if top_k_weights.dtype not in (torch.float32, torch.bfloat16):
-        top_k_weights = top_k_weights.float()
-    binding.session.ffn(binding.layer, x, top_k_index.contiguous(), top_k_weights.contiguous(), out, act=binding.act,
-                        form="any", stack=binding.stack)
-    return out.to(x.dtype)
-
-
-def _run_expert(module, expert, x):
-    def product(role, of):
-        return torch.nn.functional.linear(of, torch.from_dlpack(expert[role]).to(of.dtype))
-    fused = "gate_up" in expert
-    gate_up = product("gate_up", x) if fused else torch.cat((product("gate", x), product("up", x)), dim=-1)
-    return product("down", module._apply_gate(gate_up))
-
-
-def _run_full(module, binding, hidden_states, top_k_index, top_k_weights):
-    """The products of torch in the order of the experts' numbers, as transformers' eager implementation has them."""
-    chosen, counts = torch.unique(top_k_index, return_counts=True)
-    outputs = {}
-    if len(chosen):
-        for expert in binding.session.request(binding.layer, chosen.tolist(), counts.tolist(), stack=binding.stack):
-            k, token = torch.where((top_k_index == expert.number).T)
-            x = hidden_states[token]
-            outputs[expert.number] = token, _run_expert(module, expert, x) * top_k_weights[token, k, None]
-            del expert
-    result = torch.zeros_like(hidden_states)
-    for number in sorted(outputs):
-        token, output = outputs[number]
-        result.index_add_(0, token, output.to(result.dtype))
-    return result
+    _version.register()
 
 
 # ---- loading ----
@@ -214,13 +149,6 @@ def _refuse_what_needs_parameters(model) -> None:
         _refuse(model, method, "experts of a store take no adapters")
 
 
-def _same_model(path: str, session) -> None:
-    """Refuses the store of another model, by its config.json."""
-    with open(os.path.join(path, "config.json"), "rb") as file:
-        if file.read() != session.read("config.json"):
-            raise Error(errno.EINVAL, f"{session.path}: it is not the store of {path}: config.json differs")
-
-
 def from_pretrained(path, store=None, budget=None, *, way: str = "coded", auto_class=None, **kwargs):
     """A model of transformers whose experts come from a store.
 
@@ -239,11 +167,11 @@ def from_pretrained(path, store=None, budget=None, *, way: str = "coded", auto_c
     session = _session.open(store if store is not None else path, budget)
     try:
         if store is not None:
-            _same_model(path, session)
+            check_same_model(path, session)
         with using(session, way):
-            model = (auto_class or transformers.AutoModelForCausalLM).from_pretrained(path, experts_implementation=NAME, **kwargs)
+            model = (auto_class or transformers.AutoModelForCausalLM).from_pretrained(path, **_version.ARGUMENTS, **kwargs)
         if not _bindings(model):
-            raise Error(errno.EOPNOTSUPP, f"{type(model).__name__} has no experts that transformers dispatches")
+            raise Error(errno.EOPNOTSUPP, f"{type(model).__name__} has no experts that this package runs")
         _refuse_what_needs_parameters(model)
     except BaseException:
         session._close()

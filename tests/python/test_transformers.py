@@ -1,32 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""expertfs.transformers on small random models of four families, made here: (a) full form, torch's products: each layer's
-output has the bits of transformers' eager implementation; (b) coded form, the library's products: for each layer the
-error against float64 is not larger than eager's; (c) the same greedy tokens, or eager's two best logits are closer than
+"""expertfs.transformers, with version 4 or 5 of transformers, on small random models of five families, made here: (a) full form,
+torch's products: each block's output has the bits of transformers' eager implementation; (b) coded form, the library's products: for
+each layer the error against float64 is not larger than eager's; (c) the same greedy tokens, or eager's two best logits are closer than
 that error. And what is refused, and that loading leaves no patch."""
 from package import *
 
 try:
     import torch
     import transformers
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 except ImportError as why:
     skip(f"{why}: tools/setup-python torch installs it")
-if int(transformers.__version__.split(".")[0]) < 5:
-    skip(f"transformers {transformers.__version__}, 5 is needed")
+if not 4 <= int(transformers.__version__.split(".")[0]) <= 5:
+    skip(f"transformers {transformers.__version__}, 4 or 5 is needed")
 import expertfs.transformers as moe
 
+V5 = transformers.__version__.startswith("5.")
+EAGER = {"experts_implementation": "eager"} if V5 else {}
+BY_NAME = {"experts_implementation": "expertfs"} if V5 else {}
+note(f"transformers {transformers.__version__}, torch {torch.__version__}")
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)
 SHARED = dict(vocab_size=503, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
               max_position_embeddings=256, initializer_range=.08, dtype="bfloat16", bos_token_id=1, eos_token_id=None, pad_token_id=0)
+DEEPSEEK = {**SHARED, "num_key_value_heads": 4, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "n_shared_experts": 1,
+            "first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": None, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
+            "n_group": 1, "topk_group": 1}
 FAMILIES = {
     "qwen3-moe": lambda: transformers.Qwen3MoeConfig(**SHARED, head_dim=16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=48,
                                                      decoder_sparse_step=1, norm_topk_prob=True),
     "mixtral": lambda: transformers.MixtralConfig(**SHARED, num_local_experts=4, num_experts_per_tok=2),
     "olmoe": lambda: transformers.OlmoeConfig(**SHARED, num_experts=8, num_experts_per_tok=3),
-    "deepseek-v2": lambda: transformers.DeepseekV2Config(
-        **{**SHARED, "num_key_value_heads": 4}, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=48, n_shared_experts=1, first_k_dense_replace=1,
-        kv_lora_rank=16, q_lora_rank=None, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16, topk_method="greedy", n_group=1, topk_group=1),
+    "deepseek-v2": lambda: transformers.DeepseekV2Config(**DEEPSEEK, topk_method="greedy"),
+    "deepseek-v3": lambda: transformers.DeepseekV3Config(**DEEPSEEK),
 }
 
 
@@ -40,28 +45,56 @@ def made(family):
     return path, path + ".efs"
 
 
-def experts_modules(model):
-    return [module for _, module in model.named_modules() if moe._is_experts(module)]
+def blocks(model):
+    return [module for module in model.modules() if hasattr(module, "experts") and hasattr(module, "gate")]
+
+
+def first(output):
+    return output[0] if isinstance(output, tuple) else output
 
 
 def recorded(model, tokens):
-    """[(inputs, output)] of each experts' module for these tokens."""
-    calls = []
-    hooks = [module.register_forward_hook(lambda module, args, output: calls.append((args, output))) for module in experts_modules(model)]
+    """[(input, output, the experts' part of the output)] of each block for these tokens."""
+    calls, parts = {}, {}
+
+    def keep(block):
+        block.register_forward_hook(lambda _, args, output: calls.update({block: (args[0], first(output))}))
+        if V5:
+            block.experts.register_forward_hook(lambda _, args, output: parts.update({block: output}))
+        elif hasattr(block, "moe"):
+            block.moe = lambda *args, original=block.moe: parts.update({block: original(*args)}) or parts[block]
+    for block in blocks(model):
+        keep(block)
     with torch.no_grad():
         model(tokens)
-    for hook in hooks:
-        hook.remove()
-    return calls
+    return [(*calls[block], parts.get(block, calls[block][1].view(-1, calls[block][1].shape[-1]))) for block in blocks(model)]
 
 
-def in_float64(module, x, idx, w):
+def matrices(block, number):
+    """gate, up, down of eager's expert."""
+    if V5:
+        return *block.experts.gate_up_proj[number].chunk(2), block.experts.down_proj[number]
+    expert = block.experts[number]
+    return [getattr(expert, name).weight for name in (("w1", "w3", "w2") if hasattr(expert, "w1") else ("gate_proj", "up_proj", "down_proj"))]
+
+
+def in_float64(block, x, idx, w):
     out = torch.zeros(x.shape, dtype=torch.float64)
     for t in range(len(x)):
         for k in range(idx.shape[1]):
-            gate, up = (module.gate_up_proj[idx[t, k]].double() @ x[t].double()).chunk(2)
-            out[t] += w[t, k].double() * (module.down_proj[idx[t, k]].double() @ (torch.nn.functional.silu(gate) * up))
+            gate, up, down = (one.double() for one in matrices(block, idx[t, k]))
+            out[t] += w[t, k].double() * (down @ (torch.nn.functional.silu(gate @ x[t].double()) * (up @ x[t].double())))
     return out
+
+
+def run_block(block, x):
+    """A block's output, and arguments and output of its experts' module."""
+    calls = []
+    hook = block.experts.register_forward_hook(lambda _, args, output: calls.append((args, output)))
+    with torch.no_grad():
+        output = first(block(x))
+    hook.remove()
+    return output, *calls[0]
 
 
 def greedy(model, prompt):
@@ -87,32 +120,31 @@ def same_tokens(wanted, ours, prompt):
 def check_family(family):
     print(f"-- {family}")
     path, store = made(family)
-    eager = transformers.AutoModelForCausalLM.from_pretrained(path, experts_implementation="eager").eval()
+    eager = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto", **EAGER).eval()
     prompts = [torch.randint(2, 503, (1, 12), generator=torch.Generator().manual_seed(n)) for n in range(5)]
-    calls, wanted = recorded(eager, prompts[0]), [greedy(eager, prompt) for prompt in prompts]
+    wanted = [greedy(eager, prompt) for prompt in prompts]
+    calls = recorded(eager, prompts[0])
     for way in ("full", "coded"):
-        model = moe.from_pretrained(path, store, "128M", way=way)
-        modules = experts_modules(model)
-        check(f"{way}: no parameters of experts, all others are eager's", len(modules) == len(calls) > 0 and
-              not any(list(module.parameters()) for module in modules) and
+        model = moe.from_pretrained(path, store, "128M", way=way, dtype="auto")
+        check(f"{way}: no parameters of experts, all others are eager's", len(blocks(model)) == len(calls) > 0 and
+              not any(list(block.experts.parameters()) for block in blocks(model)) and
               all(torch.equal(parameter, dict(eager.named_parameters())[name]) for name, parameter in model.named_parameters()))
         bits = errors = True
-        for module, reference, (arguments, output) in zip(modules, experts_modules(eager), calls):
-            with torch.no_grad():
-                got = moe.experts_forward(module, *arguments)
-            want = in_float64(reference, *arguments)
+        for block, reference, (x, output, part) in zip(blocks(model), blocks(eager), calls):
+            got, arguments, ours = run_block(block, x)
             bits = bits and torch.equal(got, output)
-            ours, theirs = ((one.double() - want).abs().mean().item() for one in (got, output))
-            errors = errors and ours <= theirs
+            want = in_float64(reference, *arguments)
+            error, theirs = ((one.double() - want).abs().mean().item() for one in (ours, part))
+            errors = errors and error <= theirs
             if way == "coded":
-                note(f"mean error against float64 {ours:.3g}, eager's {theirs:.3g}")
+                note(f"mean error against float64 {error:.3g}, eager's {theirs:.3g}")
         if way == "full":
-            check("(a) full: each layer's output has eager's bits", bits)
+            check("(a) full: each block's output has eager's bits", bits)
         else:
             check("(b) coded: no layer's error against float64 is larger than eager's", errors)
         check(f"(c) {way}: the same 64 greedy tokens for 5 prompts", all(same_tokens(*one) for one in zip(wanted, [model] * 5, prompts)))
         session = model.expertfs
-        del model, modules, module
+        del model, block
         session.close()
 
 
@@ -121,7 +153,7 @@ for family in FAMILIES:
 
 print("-- what is refused")
 path, store = scratch("qwen3-moe"), scratch("qwen3-moe.efs")
-model = moe.from_pretrained(path, store, "128M")
+model = moe.from_pretrained(path, store, "128M", dtype="auto")
 for what, call in (("save_pretrained", lambda: model.save_pretrained(scratch("saved"))), ("another type", lambda: model.to(torch.float32)),
                    ("half()", model.half), ("train()", model.train), ("an adapter", lambda: model.add_adapter(None)),
                    ("cuda()", model.cuda)):
@@ -135,31 +167,48 @@ check("torch.compile(fullgraph=True)", error and "expertfs" in str(error), str(e
 with torch.no_grad():
     check("then it runs", model(torch.tensor([[1, 2]])).logits.isfinite().all())
 model.expertfs.close()
-for what, other in (("the store of another model", scratch("mixtral.efs")),):
+tuned = scratch("tuned")
+shutil.copytree(path, tuned)
+for name in files_below(tuned):
+    if name.endswith(".safetensors"):
+        flip(f"{tuned}/{name}", os.path.getsize(f"{tuned}/{name}") // 8, count=os.path.getsize(f"{tuned}/{name}") // 2)
+expertfs.pack(tuned, tuned + ".efs")
+for what, other, differs in (("the store of another model", scratch("mixtral.efs"), "config.json"),
+                             ("the store of a fine-tuned model, with the same config.json and headers", tuned + ".efs", ".safetensors")):
     error = raised(OSError, moe.from_pretrained, path, other, "128M")
-    check(what, error and error.errno == errno.EINVAL and "config.json" in str(error), error)
+    check(what, error and error.errno == errno.EINVAL and differs in str(error), error)
 shutil.copytree(path, scratch("other"))
 config = json.load(open(f"{path}/config.json"))
-for what, key, value, number in (("another number of experts", "num_local_experts", 6, errno.EINVAL), ("another size", "moe_intermediate_size", 64, errno.EINVAL),
+EXPERTS = "num_experts" if "num_experts" in config else "num_local_experts"
+for what, key, value, number in (("another number of experts", EXPERTS, 6, errno.EINVAL), ("another size", "moe_intermediate_size", 64, errno.EINVAL),
                                  ("another activation, by the library", "hidden_act", "gelu", errno.EOPNOTSUPP)):
     json.dump({**config, key: value}, open(scratch("other/config.json"), "w"))
     check(what, fails_with(number, moe.from_pretrained, scratch("other"), None, "128M"))
 check("another activation, by torch", moe.from_pretrained(scratch("other"), None, "128M", way="full").expertfs.close() is None)
+if V5:
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts as Class
+    plain_gate = Class._apply_gate
+    Class._apply_gate = lambda self, gate_up: plain_gate(self, gate_up.clamp(max=.1))  # as GLM-5 and DeepSeek-V4 do, with silu, too
+    check("another gate with silu, by the library", fails_with(errno.EOPNOTSUPP, moe.from_pretrained, path, store, "128M"))
+    check("another gate, by torch", moe.from_pretrained(path, store, "128M", way="full").expertfs.close() is None)
+    Class._apply_gate = plain_gate
 check("a device map", fails_with(errno.EOPNOTSUPP, moe.from_pretrained, path, store, "128M", device_map="auto"))
 check("no such way", raised(ValueError, moe.from_pretrained, path, store, "128M", way="half"))
 check("a budget below the minimum", raised(MemoryError, moe.from_pretrained, path, store, "1M"))
 check("no patch is left", transformers.PreTrainedModel.post_init is moe._post_init)
-plain = transformers.AutoModelForCausalLM.from_pretrained(path)
-check("other models load as before", all(module.gate_up_proj.numel() for module in experts_modules(plain)))
-error = raised(OSError, transformers.AutoModelForCausalLM.from_pretrained, path, experts_implementation="expertfs")
-check("registered alone it has no store", error is None or "store" in str(error), error)
+plain = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+check("other models load as before", all(list(block.experts.parameters()) for block in blocks(plain)))
+if V5:
+    alone = transformers.AutoModelForCausalLM.from_pretrained(path, **BY_NAME)
+    error = raised(OSError, alone, torch.tensor([[1, 2]]))
+    check("registered alone it has no store", error and "store" in str(error), error)
 
 print("-- by transformers' own call, on a mount")
 if os.path.exists("/dev/fuse"):
     with expertfs.mount(store, budget="128M") as mounted:
         with expertfs.open(mounted) as session:
             with moe.using(session):
-                model = transformers.AutoModelForCausalLM.from_pretrained(mounted, experts_implementation="expertfs")
+                model = transformers.AutoModelForCausalLM.from_pretrained(mounted, dtype="auto", **BY_NAME)
             with torch.no_grad():
                 mine, other = (one(torch.tensor([[5, 6, 7]])).logits for one in (model, plain))
             check("it runs", (mine - other).abs().max().item() < .1, (mine - other).abs().max().item())

@@ -31,6 +31,12 @@ def _find(controller):
     return reason
 
 
+def peak_bytes(pid):
+    """The peak of a process's resident memory, of which files and what is shared with the daemon are a part."""
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM:"))
+
+
 class Cgroup:
     """limit_bytes None: no limit, only accounting. Raises OSError if no cgroup can be created."""
 
