@@ -117,3 +117,29 @@ int efs_cascade_decode(const uint8_t *chunk, size_t chunk_bytes, size_t first, s
 {
     return efs_cascade_merge(EFS_FORMAT_BYTES, chunk, chunk_bytes, NULL, 0, first, count, out, false, scratch);
 }
+
+size_t efs_cascade_long_head_bytes(size_t n)
+{
+    return efs_code_begin(efs_span_count(n));
+}
+
+int efs_cascade_long_locate(enum efs_format format, const uint8_t *head, size_t chunk_bytes, size_t n, size_t first,
+                            size_t count, struct efs_cascade_range *range)
+{
+    struct efs_chunk chunk;
+
+    if (efs_chunk_parse(head, NULL, chunk_bytes, &chunk) != 0 || chunk.symbols != n)
+        return -EUCLEAN;
+    if (first > n || count > n - first || count == 0)
+        return -EINVAL;
+    const size_t from = first / EFS_SPAN, to = (first + count - 1) / EFS_SPAN + 1;
+    const size_t block = first / EFS_BLOCK * EFS_BLOCK, end = (first + count + EFS_BLOCK - 1) / EFS_BLOCK * EFS_BLOCK;
+    range->code_begin = efs_chunk_read_u32(head + efs_code_begin(from));
+    range->code_end = to < chunk.spans ? efs_chunk_read_u32(head + efs_code_begin(to)) : chunk.code_end;
+    range->sm_begin = format == EFS_FORMAT_BYTES ? 0 : efs_sm_bytes(format, block);
+    range->sm_end = format == EFS_FORMAT_BYTES ? 0 : efs_sm_bytes(format, end < n ? end : n);
+    return chunk.code_begin <= range->code_begin && range->code_begin <= range->code_end &&
+                   range->code_end <= chunk.code_end
+               ? 0
+               : -EUCLEAN;
+}

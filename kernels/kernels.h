@@ -151,6 +151,12 @@ int efs_cascade_merge_range(enum efs_format format, const uint8_t *head, size_t 
                             const uint8_t *code, const uint8_t *sm, size_t first, size_t count, void *dst,
                             void *scratch);
 
+/* The same for a chunk without short spans: of its E-chunk and SM efs_cascade_merge() reads for these elements only the
+ * head, whose efs_cascade_long_head_bytes() for n symbols are at head, and *range. -EUCLEAN: not such a head. */
+size_t efs_cascade_long_head_bytes(size_t n);
+int efs_cascade_long_locate(enum efs_format format, const uint8_t *head, size_t chunk_bytes, size_t n, size_t first,
+                            size_t count, struct efs_cascade_range *range);
+
 /* Name of the code path in use: "scalar", "avx2", "avx512", "neon". EXPERTFS_CPU=scalar|avx2|avx512|neon|auto in the
  * environment of the first call selects a path; if the processor does not support it, the best supported one is used.
  */

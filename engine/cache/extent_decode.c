@@ -128,14 +128,10 @@ struct efs_piece efs_piece_at(const struct efs *fs, uint32_t object, uint64_t at
                               bytes < left ? bytes : (size_t)left};
 }
 
-/* Checks a shard and decodes bytes of it, from `in` on. */
 static errint_t piece_decode(struct efs *fs, struct efs_extent *x, const struct efs_piece *p,
                              const struct efs_shard_view *v, void *dst, bool stream, struct efs_codec_scratch *scratch)
 {
-    errint_t rc = shard_check(fs, x, p->object, p->shard, v);
-    if (rc < 0)
-        return rc;
-    rc = shard_decode_bytes(v, p->in, p->bytes, dst, stream, scratch);
+    errint_t rc = shard_decode_bytes(v, p->in, p->bytes, dst, stream, scratch);
     if (rc == -EUCLEAN)
         shard_damaged(fs, x, p->object, p->shard, false, "code is not well formed; restore the store from a copy");
     return rc;
@@ -158,15 +154,31 @@ errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uin
     for (size_t done = 0; done < bytes && rc == 0; done += p.bytes) {
         p = efs_piece_at(fs, p.object, p.at + p.bytes, bytes - done);
         struct efs_shard_view v = extent_shard_view(fs, x, p.object, p.shard);
-        rc = piece_decode(fs, x, &p, &v, (uint8_t *)dst + done, stream, scratch);
+        if ((rc = shard_check(fs, x, p.object, p.shard, &v)) == 0)
+            rc = piece_decode(fs, x, &p, &v, (uint8_t *)dst + done, stream, scratch);
     }
     return count_decoded(fs, start_ns, bytes, rc);
+}
+
+static errint_t shard_decode_from(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
+                                  bool check, void *dst, struct efs_codec_scratch *scratch)
+{
+    uint64_t start_ns = efs_now_ns();
+    struct efs_shard_view v = shard_view(fs, piece->object, piece->shard, e, sm);
+    errint_t rc = check ? shard_check(fs, NULL, piece->object, piece->shard, &v) : 0;
+    if (rc == 0)
+        rc = piece_decode(fs, NULL, piece, &v, dst, false, scratch);
+    return count_decoded(fs, start_ns, piece->bytes, rc);
 }
 
 errint_t efs_shard_decode_from(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
                                void *dst, struct efs_codec_scratch *scratch)
 {
-    uint64_t start_ns = efs_now_ns();
-    struct efs_shard_view v = shard_view(fs, piece->object, piece->shard, e, sm);
-    return count_decoded(fs, start_ns, piece->bytes, piece_decode(fs, NULL, piece, &v, dst, false, scratch));
+    return shard_decode_from(fs, piece, e, sm, true, dst, scratch);
+}
+
+errint_t efs_shard_decode_pages(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
+                                void *dst, struct efs_codec_scratch *scratch)
+{
+    return shard_decode_from(fs, piece, e, sm, false, dst, scratch);
 }

@@ -49,17 +49,27 @@ static void add_read(struct efs_slot *slot, uint64_t offset, size_t bytes, uint8
         last->next = io;
 }
 
-/* Reads the chunks of the piece's shard to a bounce slot: the pages of the E chunk, followed by those of the SM chunk.
- */
+/* Reads pages of a chunk of a bounce slot to their place. */
+static void add_pages(struct efs_slot *slot, bool sm, struct efs_slot_pages pages)
+{
+    const uint64_t first = efs_page_down(sm ? slot->shard->sm_offset : slot->shard->e_offset);
+    uint8_t *page = slot->memory + efs_page_down((uint64_t)(efs_slot_chunk(slot, sm) - slot->memory));
+    if (pages.begin < pages.end)
+        add_read(slot, pages.begin, pages.end - pages.begin, page + (pages.begin - first));
+}
+
+static struct efs_slot_pages pages_of(uint64_t offset, uint64_t bytes)
+{
+    return (struct efs_slot_pages){efs_page_down(offset), bytes ? efs_page_up(offset + bytes) : efs_page_down(offset)};
+}
+
+/* Reads the chunks of the piece's shard to a bounce slot, or the pages of them that it needs. */
 static void add_chunks(struct efs_slot *slot)
 {
-    const struct efs_disk_shard *s = &slot->fs->store->shards[slot->piece.shard];
-    const size_t e = s->e_bytes ? efs_page_span(s->e_offset, s->e_offset + s->e_bytes) : 0;
-    if (s->e_bytes)
-        add_read(slot, efs_page_down(s->e_offset), e, slot->memory);
-    if (s->sm_bytes)
-        add_read(slot, efs_page_down(s->sm_offset), efs_page_span(s->sm_offset, s->sm_offset + s->sm_bytes),
-                 slot->memory + e);
+    const struct efs_disk_shard *s = slot->shard;
+    slot->part = !slot->whole && efs_slot_part_begin(slot);
+    add_pages(slot, false, slot->part ? slot->part_e : pages_of(s->e_offset, s->e_bytes));
+    add_pages(slot, true, slot->part ? slot->part_sm : pages_of(s->sm_offset, s->sm_bytes));
 }
 
 /* Reads on this thread, if the read may block. false: not read. */
@@ -92,9 +102,10 @@ static bool slot_pages(struct efs_slot *slot, errint_t *rc)
     }
     if (slot->io_count == 0)
         return false;
+    if (!slot->is_bounce || slot->part)
+        slot->step = EFS_SLOT_CHECK;
     if (!slot->is_bounce) {
         slot->from_disk = true;
-        slot->step = EFS_SLOT_CHECK;
         if (read_direct(slot))
             return false;
     }
@@ -108,13 +119,30 @@ static bool slot_pages(struct efs_slot *slot, errint_t *rc)
 
 static errint_t slot_decode(struct efs_slot *slot, struct efs_codec_scratch *scratch)
 {
-    const struct efs_disk_shard *s = &slot->fs->store->shards[slot->piece.shard];
+    const struct efs_disk_shard *s = slot->shard;
     if (!slot->is_bounce)
         return efs_slot_pages_decode(slot, scratch) ? 0 : -EUCLEAN;
-    const uint8_t *sm = slot->memory + (s->e_bytes ? efs_page_span(s->e_offset, s->e_offset + s->e_bytes) : 0);
-    return efs_shard_decode_from(slot->fs, &slot->piece, s->e_bytes ? slot->memory + s->e_offset % EFS_ALIGN : NULL,
-                                 s->sm_bytes ? sm + s->sm_offset % EFS_ALIGN : NULL, slot->read->dst + slot->done,
-                                 scratch);
+    const uint8_t *e = s->e_bytes ? efs_slot_chunk(slot, false) : NULL,
+                  *sm = s->sm_bytes ? efs_slot_chunk(slot, true) : NULL;
+    uint8_t *dst = slot->read->dst + slot->done;
+    if (slot->part)
+        return efs_shard_decode_pages(slot->fs, &slot->piece, e, sm, dst, scratch);
+    errint_t rc = efs_shard_decode_from(slot->fs, &slot->piece, e, sm, dst, scratch);
+    if (rc == 0)
+        efs_slot_part_keep(slot);
+    return rc;
+}
+
+/* Compares the pages that were read. */
+static errint_t slot_check(struct efs_slot *slot)
+{
+    slot->step = slot->part ? EFS_SLOT_DECODE : EFS_SLOT_PAGE;
+    if (!slot->is_bounce)
+        return efs_slot_pages_check(slot) ? 0 : -EUCLEAN;
+    slot->whole = !efs_slot_part_check(slot); /* then it reads all, and reports what is wrong */
+    if (slot->whole)
+        slot->step = EFS_SLOT_PAGE;
+    return 0;
 }
 
 /* ---- reply ---- */
@@ -187,6 +215,8 @@ static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch)
         case EFS_SLOT_PIECE:
             slot->piece = efs_piece_at(slot->fs, slot->piece.object, slot->piece.at + slot->piece.bytes,
                                        read->bytes - slot->done);
+            slot->shard = &slot->fs->store->shards[slot->piece.shard];
+            slot->part = slot->whole = false;
             slot->step = EFS_SLOT_PAGE;
             if (!slot->is_bounce && !efs_slot_pages_begin(slot))
                 rc = -EUCLEAN;
@@ -196,8 +226,7 @@ static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch)
                 return;
             break;
         case EFS_SLOT_CHECK:
-            rc = efs_slot_pages_check(slot) ? 0 : -EUCLEAN;
-            slot->step = EFS_SLOT_PAGE;
+            rc = slot_check(slot);
             break;
         case EFS_SLOT_DECODE:
             rc = slot_decode(slot, scratch);
@@ -240,7 +269,7 @@ static unsigned bounce_slots(const struct efs *fs)
 
 static size_t memory_bytes(const struct efs *fs)
 {
-    return small_slots(fs) * SMALL_SLOT_BYTES + bounce_slots(fs) * fs->shard_bytes_max;
+    return small_slots(fs) * SMALL_SLOT_BYTES + bounce_slots(fs) * (fs->shard_bytes_max + EFS_ALIGN);
 }
 
 static size_t table_bytes(const struct efs *fs)
@@ -273,6 +302,10 @@ errint_t efs_slots_build(struct efs *fs)
         slot->job.run = slot_run;
         slot->memory = memory;
         memory += slot->is_bounce ? fs->shard_bytes_max : SMALL_SLOT_BYTES;
+        if (slot->is_bounce) {
+            slot->checks = memory;
+            memory += EFS_ALIGN;
+        }
         slot->next = pool->free;
         pool->free = slot;
     }

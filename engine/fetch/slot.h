@@ -11,7 +11,8 @@
  * There are slots of two sizes. A slot for a few pages makes *small reads*: of few bytes of an object with page
  * checksums, or of a plain store. A *bounce slot* has memory for a shard: it reads whole chunks, whose checksums the
  * decoder compares, for readers and loads that find no memory in the pool because clients hold it, for a few bytes of
- * an extent that is not worth loading, and for small reads whose pages are not good: it reports why, or succeeds.
+ * an extent that is not worth loading, and for small reads whose pages are not good: it reports why, or succeeds. Of a
+ * shard of which it had to read a part before, it reads only the pages that the piece needs (slot_part.c).
  *
  * The slots are allocated when the store is opened. A slot is held for at most two reads of the disk and a decode of
  * each shard in turn, so a wait for one depends on the disk and the workers only.
@@ -38,6 +39,11 @@ struct efs_slot {
     uint8_t *memory;       /* not initialised */
     struct efs *fs;
     bool is_bounce;
+    uint8_t *checks;  /* of a bounce slot, a page: see slot_part.c */
+    bool part, whole; /* of the piece: a bounce slot reads only the pages of part_e and part_sm, or must not */
+    struct efs_slot_pages {
+        uint64_t begin, end; /* offsets in the store, multiples of EFS_ALIGN */
+    } part_e, part_sm;
     struct efs_uncached *read;
     struct efs_job job;
     enum { EFS_SLOT_PIECE, EFS_SLOT_PAGE, EFS_SLOT_CHECK, EFS_SLOT_DECODE } step; /* the next one */
@@ -46,8 +52,8 @@ struct efs_slot {
     bool from_disk; /* of the read: some page was read from the store */
     _Atomic uint32_t pending;
     _Atomic errint_t error;
+    const struct efs_disk_shard *shard; /* of the piece */
     /* Of a small read: the parts of the shard that it needs. */
-    const struct efs_disk_shard *shard;
     bool located; /* range has the code, whose pages are in the slot */
     enum efs_format format;
     size_t width, elements, first, count; /* bytes of an element; elements of the shard; those that the bytes touch */
@@ -85,5 +91,21 @@ bool efs_slot_pages_begin(struct efs_slot *slot);
 bool efs_slot_pages_gather(struct efs_slot *slot);
 bool efs_slot_pages_check(const struct efs_slot *slot); /* the pages that were read */
 bool efs_slot_pages_decode(const struct efs_slot *slot, struct efs_codec_scratch *scratch); /* all pages are here */
+
+/* ---- slot_part.c: bounce slots that read a part of a shard ---- */
+/* Whether the pages that the piece needs can be read alone: sets part_e and part_sm. */
+bool efs_slot_part_begin(struct efs_slot *slot);
+/* Compares the pages that were read, in the places that they have in whole chunks, and completes the head. */
+bool efs_slot_part_check(const struct efs_slot *slot);
+/* Keeps page checksums of the shard that was read whole and is good, if the piece needed a part of it. */
+void efs_slot_part_keep(const struct efs_slot *slot);
+
+/* Where a bounce slot has the first byte of a chunk: pages of the E-chunk, followed by those of the SM-chunk. */
+static inline uint8_t *efs_slot_chunk(const struct efs_slot *slot, bool sm)
+{
+    const struct efs_disk_shard *s = slot->shard;
+    const size_t e = s->e_bytes ? efs_page_span(s->e_offset, s->e_offset + s->e_bytes) : 0;
+    return slot->memory + (sm ? e + s->sm_offset % EFS_ALIGN : s->e_offset % EFS_ALIGN);
+}
 
 #endif

@@ -46,7 +46,6 @@ bool efs_slot_pages_begin(struct efs_slot *slot)
     const struct efs_store *store = slot->fs->store;
     const struct efs_piece *p = &slot->piece;
     const struct efs_disk_object *object = &store->objects[p->object];
-    slot->shard = &store->shards[p->shard];
     slot->page_count = slot->looked_up = 0;
     slot->located = slot->shard->codec == EFS_CODEC_NONE;
     if (slot->located)

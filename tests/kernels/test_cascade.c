@@ -237,6 +237,30 @@ static void check_range(const struct shard *s, const uint8_t *chunk, const uint8
     guarded_free(&out);
 }
 
+/* Decodes a range from chunks of which only the bytes that it needs are right. */
+static void check_parts(const struct shard *s, size_t first, size_t count)
+{
+    const size_t head = efs_cascade_long_head_bytes(s->n), width = efs_format_bytes(s->format);
+    struct guarded chunk = guarded_new(s->chunk_bytes), sm = guarded_new(s->sm_bytes), out = guarded_new(count * width);
+    struct efs_cascade_range range;
+
+    assert_int_equal(efs_cascade_long_locate(s->format, s->chunk, s->chunk_bytes, s->n, first, count, &range), 0);
+    assert_true(head <= range.code_begin && range.code_begin <= range.code_end && range.code_end <= s->chunk_bytes);
+    assert_true(range.sm_begin <= range.sm_end && range.sm_end <= s->sm_bytes);
+    memset(chunk.data, 0xee, chunk.bytes);
+    memset(sm.data, 0xee, sm.bytes);
+    memcpy(chunk.data, s->chunk, head);
+    memcpy(chunk.data + range.code_begin, s->chunk + range.code_begin, range.code_end - range.code_begin);
+    memcpy(sm.data + range.sm_begin, s->sm + range.sm_begin, range.sm_end - range.sm_begin);
+    assert_int_equal(efs_cascade_merge(s->format, chunk.data, s->chunk_bytes, sm.data, s->sm_bytes, first, count,
+                                       out.data, false, coder_scratch()),
+                     0);
+    assert_memory_equal(out.data, s->raw + first * width, out.bytes);
+    guarded_free(&chunk);
+    guarded_free(&sm);
+    guarded_free(&out);
+}
+
 static void check_shard(const struct shard *s, uint64_t *rng, unsigned ranges)
 {
     for (size_t p = 0; p < PATH_COUNT; p++) {
@@ -257,6 +281,8 @@ static void check_shard(const struct shard *s, uint64_t *rng, unsigned ranges)
             size_t first = random_below(rng, (uint32_t)s->n + 1);
             size_t count = random_below(rng, (uint32_t)(s->n - first) + 1);
             check_range(s, chunk.data, sm.data, first, count, random_below(rng, 128), i % 2 != 0);
+            if (count > 0)
+                check_parts(s, first, count);
         }
         guarded_free(&chunk);
         guarded_free(&sm);
@@ -331,6 +357,16 @@ TEST(bad_arguments)
         efs_cascade_merge(EFS_FORMAT_BF16, s.chunk, s.chunk_bytes, s.sm, 10000, 9999, 1, out, false, coder_scratch()),
         0);
     assert_memory_equal(out, s.raw + 2 * 9999, 2);
+    struct efs_cascade_range range;
+    assert_int_equal(efs_cascade_long_locate(s.format, s.chunk, s.chunk_bytes, 10000, 9999, 2, &range), -EINVAL);
+    assert_int_equal(efs_cascade_long_locate(s.format, s.chunk, s.chunk_bytes, 10000, 1, SIZE_MAX, &range), -EINVAL);
+    assert_int_equal(efs_cascade_long_locate(s.format, s.chunk, s.chunk_bytes, 9999, 0, 1, &range), -EUCLEAN);
+    for (size_t at = 0; at < efs_cascade_long_head_bytes(10000); at++) { /* any range is inside the chunk */
+        s.chunk[at] ^= 0x81;
+        int r = efs_cascade_long_locate(s.format, s.chunk, s.chunk_bytes, 10000, 5, 6, &range);
+        assert_true(r == -EUCLEAN || (r == 0 && range.code_begin <= range.code_end && range.code_end <= s.chunk_bytes));
+        s.chunk[at] ^= 0x81;
+    }
     shard_free(&s);
 }
 
