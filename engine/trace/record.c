@@ -66,6 +66,7 @@ struct efs_record {
 #define CHOSEN_MAX 64u
 #define HEADER_BYTES 48u
 #define NAME_MAX_BYTES 63u
+#define TRACE_BYTES_MAX (512u << 10) /* of the records; 48 layers of 8 experts: all requests of the ring */
 
 /* The pass under construction. */
 struct pass {
@@ -226,17 +227,22 @@ static void find_first(const struct passes *all, uint32_t layers, const uint16_t
     }
 }
 
-static uint8_t *write_records(const struct passes *all, uint32_t layers, const uint16_t **latest, uint8_t *p)
+/* Writes the passes from `first` on. */
+static uint8_t *write_records(const struct passes *all, uint64_t first, uint32_t layers, const uint16_t **latest,
+                              uint8_t *p)
 {
     const uint16_t *at = all->data;
     for (uint64_t t = 0; t < all->count; t++) {
-        p = trace_put32(p, 0); /* sequence: the rings do not record which requests belong to one answer */
-        p = trace_put32(p, *at++);
+        if (t >= first) {
+            p = trace_put32(p, 0); /* sequence: the rings do not record which requests belong to one answer */
+            p = trace_put32(p, *at);
+        }
+        at++;
         for (uint32_t l = 0; l < layers; l++) {
             if (*at)
                 latest[l] = at;
             at += 1 + *at;
-            for (uint32_t i = 0; i < all->chosen; i++) {
+            for (uint32_t i = 0; t >= first && i < all->chosen; i++) {
                 const uint16_t *ids = latest[l];
                 p = trace_put16(p, !ids ? 0 : ids[i < *ids ? 1 + i : *ids]);
             }
@@ -251,22 +257,23 @@ static errint_t write_trace(const struct efs *fs, const struct passes *all, char
     char name[NAME_MAX_BYTES];
     size_t name_bytes = name_of(fs->store->path, name);
     size_t record = 8 + 2 * (size_t)state->layers * all->chosen;
+    const uint64_t most = TRACE_BYTES_MAX / record + 1, count = all->count < most ? all->count : most;
     const uint16_t **latest = efs_sys_calloc(state->layers, sizeof(*latest));
-    uint8_t *out = efs_sys_malloc(HEADER_BYTES + name_bytes + record * all->count);
+    uint8_t *out = efs_sys_malloc(HEADER_BYTES + name_bytes + record * count);
     if (!latest || !out) {
         free(latest);
         free(out);
         return -ENOMEM;
     }
     const uint32_t header[] = {
-        2, state->layers, state->width, all->chosen, 0, (uint32_t)name_bytes, (uint32_t)all->count, 0, 0, 0};
+        2, state->layers, state->width, all->chosen, 0, (uint32_t)name_bytes, (uint32_t)count, 0, 0, 0};
     memcpy(out, "MOETRACE", 8);
     uint8_t *p = out + 8;
     for (size_t i = 0; i < sizeof(header) / sizeof(header[0]); i++)
         p = trace_put32(p, header[i]);
     memcpy(p, name, name_bytes);
     find_first(all, state->layers, latest);
-    p = write_records(all, state->layers, latest, p + name_bytes);
+    p = write_records(all, all->count - count, state->layers, latest, p + name_bytes);
     free(latest);
     *data = (char *)out;
     *bytes = (size_t)(p - out);

@@ -15,7 +15,7 @@
 void efsd_charge_init(struct efsd_charge *charge)
 {
     atomic_init(&charge->used_bytes, 0);
-    atomic_init(&charge->charged_bytes, EFSD_CHARGED_BYTES);
+    atomic_init(&charge->charged_bytes, EFSD_UNCHARGED_BYTES + EFSD_CHARGED_BYTES);
 }
 
 /* Charges what is used and not charged yet. */

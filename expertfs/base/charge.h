@@ -14,6 +14,9 @@
 struct efsd;
 
 #define EFSD_CHARGED_BYTES (128u << 10) /* charged at the mount, as part of its fixed memory */
+/* Not charged: the budget counts 6 MiB for a process, of which 2 to 3 are used otherwise. So the texts that a person
+ * needs open also while programs hold all memory. */
+#define EFSD_UNCHARGED_BYTES (2u << 20)
 
 struct efsd_charge {
     _Atomic size_t used_bytes, charged_bytes;
