@@ -52,7 +52,9 @@ struct efsd {
      * socket. */
     void (*print_clients)(struct efsd_export *export, FILE *out);
     void (*print_readers)(struct efsd *daemon, FILE *out); /* the same of open files, by fuse/, for .expertfs/readers */
-    const char *export_address;                            /* path of the socket, or "-" */
+    /* A client whose end of a socket was taken from it, for .expertfs/handout: export/ has it. NULL: no socket. */
+    errint_t (*take_client)(struct efsd_export *export, int fd, uid_t user);
+    const char *export_address; /* path of the socket, or "-" */
     struct fuse_session *session;
     int fuse_fd;                     /* FUSE device of session */
     int stop_fd;                     /* eventfd: readable when receiving threads must exit */

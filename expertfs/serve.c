@@ -182,6 +182,7 @@ static void daemon_start_export(struct efsd *daemon)
     }
     daemon->export_address = efsd_export_address(daemon->export);
     daemon->print_clients = daemon->export ? efsd_export_print_clients : NULL;
+    daemon->take_client = daemon->export ? efsd_export_take : NULL;
 }
 
 static int caught[2] = {-1, -1}; /* pipe of signal numbers; global because a signal handler writes to it */

@@ -8,12 +8,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 
 /* Reads the path after "address: " in .expertfs/handout. -ENOENT: there is none. */
 static errint_t export_read_address(int root, char path[PATH_MAX])
@@ -89,6 +91,31 @@ static int export_connect_socket(int root, const char *path)
     return rc;
 }
 
+/* Has the mount take one end of a pair of sockets from this process, where its own socket is not visible. A descriptor
+ * or -errno. */
+static int export_hand_over(int root)
+{
+    int ends[2];
+    char text[16];
+    struct statfs st;
+    if (fstatfs(root, &st) < 0 || st.f_type != FUSE_SUPER_MAGIC) /* a copy of a mount, whose file would be changed */
+        return -ENODEV;
+    int fd = efs_sys_openat(root, ".expertfs/handout", O_WRONLY, 0);
+    if (fd < 0)
+        return fd;
+    errint_t rc = socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ? -errno : 0;
+    if (rc == 0) {
+        const int bytes = snprintf(text, sizeof(text), "%d\n", ends[1]);
+        const ssize_t n = efs_sys_pwrite(fd, text, (size_t)bytes, 0);
+        rc = n < 0 ? (errint_t)n : 0;
+        efs_sys_close(ends[1]);
+        if (rc < 0)
+            efs_sys_close(ends[0]);
+    }
+    efs_sys_close(fd);
+    return rc < 0 ? rc : ends[0];
+}
+
 errint_t efs_export_connect(int root, struct efs_export **out, struct efs_error *err)
 {
     char path[PATH_MAX] = "";
@@ -105,10 +132,16 @@ errint_t efs_export_connect(int root, struct efs_export **out, struct efs_error 
     rc = h->kick < 0 ? -errno : 0;
     if (rc == 0)
         rc = h->fd = export_connect_socket(root, path);
+    if (rc < 0 && h->kick >= 0) {
+        h->fd = export_hand_over(root);
+        rc = h->fd < 0 ? rc : 0;
+    }
     if (rc < 0) {
         efs_export_free(h, true, false);
-        return efs_fail(err, rc, "%s: %s\nhint: a program in a container needs the folder of the socket, too", path,
-                        strerror(-rc));
+        return efs_fail(err, rc,
+                        "%s: %s\nhint: a program in a container without a user namespace needs the folder of the "
+                        "socket, too",
+                        path, strerror(-rc));
     }
     *out = h;
     return 0;

@@ -16,13 +16,15 @@
 #include "daemon.h"
 #include "expertfs-private.h"
 #include "expertfs-protocol.h"
+#include "take_client.h"
 #include "log.h"
 #include "want_text.h"
 
 bool efsd_is_writable(const struct efsd *daemon, uint32_t node)
 {
     const struct efsd_node *n = &daemon->tree.nodes[node];
-    return n->kind == EFSD_CONTROL && (n->id == EFSD_CONTROL_WANT || n->id == EFSD_CONTROL_HINT);
+    return n->kind == EFSD_CONTROL &&
+           (n->id == EFSD_CONTROL_WANT || n->id == EFSD_CONTROL_HINT || n->id == EFSD_CONTROL_HANDOUT);
 }
 
 /* Counts a message; if it was refused, logs the reason and stores it in refused_last and user.expertfs.answer. */
@@ -146,8 +148,10 @@ void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t by
         return;
     }
     unsigned uid = fuse_req_ctx(req)->uid;
-    bool hint = daemon->tree.nodes[node].id == EFSD_CONTROL_HINT;
-    errint_t rc = hint ? hint_submit(daemon, uid, data, bytes) : want_submit(daemon, uid, data, bytes);
+    const uint32_t file_id = daemon->tree.nodes[node].id;
+    errint_t rc = file_id == EFSD_CONTROL_HINT   ? hint_submit(daemon, uid, data, bytes)
+                  : file_id == EFSD_CONTROL_WANT ? want_submit(daemon, uid, data, bytes)
+                                                 : efsd_take_client(daemon, req, data, bytes);
     if (rc) /* ENOENT of write(2) would mean that the file does not exist */
         fuse_reply_err(req, rc == -ENOENT ? EINVAL : -rc);
     else

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * want.h - the writable files: .expertfs/want takes requests for experts of a layer, .expertfs/hint takes predictions
- * of later requests.
+ * of later requests. take_client.h has the third.
  */
 #ifndef EFSD_WANT_H
 #define EFSD_WANT_H
 
 #include "mount.h"
 
-/* True if node is .expertfs/want or .expertfs/hint. Users who may tune the mount can write to these files; no other
- * files are writable. */
+/* True if node is one of these. Users who may tune the mount can write to these files; no other files are writable. */
 bool efsd_is_writable(const struct efsd *daemon, uint32_t node);
 /* Counts a request of user; if it was refused (rc < 0), logs the reason and stores it for control files and xattrs. */
 void efsd_want_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err);

@@ -84,16 +84,10 @@ static bool export_may_connect(const struct efsd_export *h, int fd, struct ucred
     return daemon->allow_other && daemon->mode & (export_peer_is_in(fd, who, daemon->gid) ? S_IRGRP : S_IROTH);
 }
 
-static void export_accept(struct efsd_export *h)
+/* A connection, which is closed unless this process may connect. */
+static void export_add(struct efsd_export *h, int fd, bool may, const struct ucred *who)
 {
-    int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), bytes = SEND_BYTES;
-    if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            export_refuse(h);
-        return;
-    }
-    struct ucred who;
-    bool may = export_may_connect(h, fd, &who);
+    const int bytes = SEND_BYTES;
     struct efsd_export_client *s = may && h->client_count < EFSD_SOCKET_CLIENTS ? calloc(1, sizeof(*s)) : NULL;
     if (!s) {
         efsd_export_close(h, fd);
@@ -105,8 +99,8 @@ static void export_accept(struct efsd_export *h)
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
     *s = (struct efsd_export_client){.export = h,
                                      .fd = fd,
-                                     .user = who.uid,
-                                     .pid = who.pid,
+                                     .user = who->uid,
+                                     .pid = who->pid,
                                      .connected = time(NULL),
                                      .holder = efs_holder_new(),
                                      .references = 1};
@@ -125,6 +119,55 @@ static void export_accept(struct efsd_export *h)
     efsd_count(&h->daemon->counters.handout_clients, 1);
     if (epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event))
         efsd_export_client_end(s);
+}
+
+static void export_accept(struct efsd_export *h)
+{
+    struct ucred who;
+    int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+        bool may = export_may_connect(h, fd, &who);
+        export_add(h, fd, may, &who);
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        export_refuse(h);
+    }
+}
+
+/* A descriptor that was taken from a process of this user. */
+struct efsd_taken {
+    int fd;
+    uid_t user;
+};
+
+static bool has_option(int fd, int option, int wanted)
+{
+    int value;
+    socklen_t bytes = sizeof(value);
+    return getsockopt(fd, SOL_SOCKET, option, &value, &bytes) == 0 && value == wanted;
+}
+
+static void export_add_taken(struct efsd_export *h)
+{
+    const int no = 0;
+    struct efsd_taken taken;
+    struct ucred who = {0};
+    if (read(h->taken[0], &taken, sizeof(taken)) != (ssize_t)sizeof(taken))
+        return;
+    bool may =
+        has_option(taken.fd, SO_DOMAIN, AF_UNIX) && has_option(taken.fd, SO_TYPE, SOCK_SEQPACKET) &&
+        has_option(taken.fd, SO_ACCEPTCONN, 0) && export_may_connect(h, taken.fd, &who) && who.uid == taken.user &&
+        fcntl(taken.fd, F_SETFL, O_NONBLOCK) == 0 &&
+        (!h->socket.refuses_descriptors || setsockopt(taken.fd, SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no)) == 0);
+    export_add(h, taken.fd, may, &who);
+}
+
+errint_t efsd_export_take(struct efsd_export *h, int fd, uid_t user)
+{
+    const struct efsd_taken taken = {fd, user};
+    if (write(h->taken[1], &taken, sizeof(taken)) == (ssize_t)sizeof(taken))
+        return 0;
+    efsd_export_close(h, fd);
+    return -EAGAIN;
 }
 
 static void *export_run(void *arg)
@@ -149,6 +192,10 @@ static void *export_run(void *arg)
             export_accept(h);
             continue;
         }
+        if (event.data.ptr == &h->taken) {
+            export_add_taken(h);
+            continue;
+        }
         struct efsd_export_client *s = event.data.ptr;
         if (event.events & EPOLLOUT)
             efsd_export_flush(s);
@@ -171,14 +218,16 @@ errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, stru
     *export = NULL;
     if (!h)
         return efs_fail(err, -ENOMEM, "no memory");
-    *h = (struct efsd_export){
-        .daemon = daemon, .unsent_max = daemon->unsent_max, .socket = {.listening = -1, .base = -1, .directory = -1}};
+    *h = (struct efsd_export){.daemon = daemon,
+                              .unsent_max = daemon->unsent_max,
+                              .socket = {.listening = -1, .base = -1, .directory = -1},
+                              .taken = {-1, -1}};
     pthread_mutex_init(&h->lock, NULL);
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
     h->stop = eventfd(0, EFD_CLOEXEC);
     h->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    errint_t rc = h->epoll < 0 || h->stop < 0 || h->timer < 0 ? -errno : 0;
+    errint_t rc = h->epoll < 0 || h->stop < 0 || h->timer < 0 || pipe2(h->taken, O_CLOEXEC | O_NONBLOCK) ? -errno : 0;
     bool reported = false;
     if (!rc) {
         rc = efsd_socket_open(&h->socket, daemon->allow_other, err);
@@ -188,6 +237,8 @@ errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, stru
         rc = export_watch(h, h->stop, &h->stop);
     if (!rc)
         rc = export_watch(h, h->timer, &h->timer);
+    if (!rc)
+        rc = export_watch(h, h->taken[0], &h->taken);
     if (!rc)
         rc = export_watch(h, h->socket.listening, &h->socket);
     if (rc) {
@@ -240,7 +291,10 @@ void efsd_export_free(struct efsd_export *h)
         efsd_export_client_unref(s);
     }
     efsd_socket_close(&h->socket);
-    const int all[] = {h->epoll, h->stop, h->timer, h->spare};
+    struct efsd_taken taken;
+    while (h->taken[0] >= 0 && read(h->taken[0], &taken, sizeof(taken)) == (ssize_t)sizeof(taken))
+        efsd_export_close(h, taken.fd);
+    const int all[] = {h->epoll, h->stop, h->timer, h->spare, h->taken[0], h->taken[1]};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] >= 0)
             close(all[i]);

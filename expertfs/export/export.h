@@ -30,6 +30,9 @@ errint_t efsd_export_start(struct efsd_export *export);
 void efsd_export_stop(struct efsd_export *export);
 /* Call after efs_close(). NULL: no effect. */
 void efsd_export_free(struct efsd_export *export);
+/* Connects a client of this user by a descriptor, which this call takes: a socket as the listening one has, which the
+ * client has made. Else it is closed. -EAGAIN: too many are on the way. Any thread; does not block. */
+errint_t efsd_export_take(struct efsd_export *export, int fd, uid_t user);
 /* Prints a row for each connected client: pid, uid, time of connecting, experts requested and held. Any thread. */
 void efsd_export_print_clients(struct efsd_export *export, FILE *out);
 /* Memory of a mount with this budget for packets that clients do not read; bytes. */

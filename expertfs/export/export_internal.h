@@ -115,6 +115,7 @@ struct efsd_export {
     uint32_t pending_max, experts_max; /* by the budget when a client connects */
     struct efsd_socket socket;
     int epoll, stop, timer;
+    int taken[2];           /* pipe: struct efsd_taken, to the export thread */
     bool armed;             /* the timer runs */
     uint64_t progressed_at; /* see efs_memory_short_fn; changed with efs.lock held */
     uint64_t now, next;     /* export thread: the timer ended; it is to end again */

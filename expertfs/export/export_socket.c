@@ -16,9 +16,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83 /* Linux 6.16 */
-#endif
 #define SOCKET_NAME "handout"
 #define TRIES 16
 

@@ -16,6 +16,10 @@
 
 #define EFSD_SOCKET_CLIENTS 128 /* connections, and as many that accept(2) has not taken yet */
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
+
 struct efsd_socket {
     int listening;            /* non-blocking */
     bool refuses_descriptors; /* the kernel lets clients send none: Linux 6.16 */

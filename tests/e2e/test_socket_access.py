@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket that passes experts: its path, access to it, files left by a killed daemon, long paths, and a daemon that
-has no descriptor left for new clients."""
+"""The socket that passes experts: its path, access to it, files left by a killed daemon, long paths, a daemon that has no
+descriptor left for new clients, and programs in a container in which the mount is visible, and the socket is not."""
 import resource
 import socket
 import stat
@@ -148,4 +148,46 @@ for what, path in cases:
           "no socket for clients" in mount.log_text() and path in mount.log_text(), mount.log_text())
     check("files are served", open(mount / "config.json", "rb").read() == open(f"{model}/config.json", "rb").read())
     mount.unmount()
+
+print("-- in a container")
+client = [sys.executable, os.path.join(ROOT, "tests/clients/ctypes_client.py"), program("libexpertfs.so.0", PLAIN)]
+IN_CONTAINER = """
+import errno, os, socket, sys
+fd = os.open(sys.argv[1] + "/.expertfs/handout", os.O_WRONLY)
+def write(text):
+    try:
+        return os.write(fd, text) and "none"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+bad = {text: write(text) for text in (b"x\\n", b"-1\\n", b"7", b"1 2\\n", b"9" * 40 + b"\\n", b"999999\\n")}
+pair = socket.socketpair()
+pair[0].settimeout(20)
+sent = write(b"%d\\n" % fd), write(b"%d\\n" % pair[1].fileno())
+pair[1].close()
+print(sorted(set(bad.values())), bad[b"999999\\n"], sent, pair[0].recv(1))
+"""
+mount = Mount(store)
+if os.geteuid() == 0 and not run("unshare", "-Urmpn", "--fork", "true").returncode:
+    inside = ["unshare", "-Urmpn", "--fork"]
+    result = run(*inside, sys.executable, "-c", IN_CONTAINER, mount.path)
+    check("what is no number of a socket is refused or closed", result.stdout == "['EBADF', 'EINVAL'] EBADF ('none', 'none') b''\n" and
+          mount.count("fuse_handout_clients") == 0, result)
+    result = run(*inside, "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', base, *client, mount.path, model)
+    check("a client without the socket", result.returncode == 0 and mount.count("fuse_handouts") > 0, result)
+    result = run("unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', base, *client, mount.path, model)
+    check("root with its privileges, outside of a user namespace, is told what it needs", result.returncode != 0 and
+          "needs the folder of the socket" in result.stderr, result)
+mount.unmount()
+own = [shutil.copy(path, scratch(os.path.basename(path))) for path in client[1:]]  # where the other user can read them
+result = as_nobody("""
+    export EXPERTFS_RUN="$2.state/run"
+    mkdir -m 700 "$EXPERTFS_RUN" && "$1" "$3" "$2" && before=$(grep ^fuse_handouts: "$2/.expertfs/stat") || exit 3
+    unshare -Urmpn --fork sh -c 'mount -t tmpfs none "$0" && exec "$@"' "$EXPERTFS_RUN" "$4" "$5" "$6" "$2" "$7"
+    status=$?
+    [ "$before" != "$(grep ^fuse_handouts: "$2/.expertfs/stat")" ] || status=4
+    fusermount3 -u "$2"
+    exit $status
+    """, store, "/usr/bin/python3", *own, model)
+if result:
+    check("the same of an ordinary user", result.returncode == 0, result)
 done()
