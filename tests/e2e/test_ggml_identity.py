@@ -97,6 +97,25 @@ def fine_tune(model, store):
               left == ["blk.2.ffn_gate_exps.weight"] if where == "packed" else len(left) == 12, left)
 
 
+def next_to_a_mount(model, store):
+    """The plain file is mapped, and experts come from a mount of its store, as `expertctl up MNT -- PROGRAM {gguf}` sets."""
+    if not can_mount():
+        note("left out: a mount needs /dev/fuse, and root or fusermount3")
+        return
+    plain(model, "plain-model")
+    for where, source in (("packed", store), ("in place", model)):
+        mount = Mount(source, "budget=192M")
+        settings = {"EXPERTFS_MOUNT": mount.path, "EXPERTFS_MOUNT_STORE": source}
+        before = mount.count("fuse_handouts")
+        same(f"the plain file, {where}", client(model, *PROMPTS, settings=settings), "out", "plain-model")
+        check(f"the plain file, {where}: experts come from the mount", mount.count("fuse_handouts") > before + 10)
+        same(f"a fine-tune of it, {where}", client(scratch("tuned.gguf"), *PROMPTS, settings=settings), "out", "plain-tuned",
+             taken=where == "packed")
+        settings["EXPERTFS_MOUNT_STORE"] = scratch("none.efs")
+        same(f"a store that is not there, {where}", client(model, *PROMPTS, settings=settings), "out", "plain-model", taken=False)
+        mount.unmount()
+
+
 def lasts(path):
     """Whether results of comparing are remembered on the file's file system."""
     return run("stat", "-f", "-c", "%T", path).stdout.strip() in ("ext2/ext3", "xfs", "btrfs", "f2fs", "zfs", "nfs", "ceph")
@@ -218,6 +237,7 @@ def main():
     store = make_store(folder)
     folders("two models", model, second)
     fine_tune(model, store)
+    next_to_a_mount(model, store)
     copies(model, store)
     packed_here(folder, model, store)
     another_mount(folder, other)

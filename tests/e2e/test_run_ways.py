@@ -72,6 +72,31 @@ result = ran(plain, "--", "sh", "-c", PRINT, "{}", "-", budget="64M")
 store, mount, _, arguments = way(result)
 check("safetensors: a mount", not store and mount and arguments == [mount, "-"] and "sh runs on a mount of " in result.stderr, result)
 
+print("-- a mount, and the plain file")
+# settled: a result is kept only for a file that has not changed for two seconds
+wait_until(lambda: time.time() - os.stat(f"{large}/model.gguf").st_ctime > 4)
+packed, at = scratch("packed.efs"), f"{large}/model.gguf"
+check("it is packed", run(program("mkexpertfs"), "-q", large, packed).returncode == 0)
+mounted, in_place = Mount(packed, "budget=64M", name="packed"), Mount(at, "budget=64M", name="in_place")
+for what, mount in (("packed", mounted), ("in place", in_place)):
+    result = ran(mount.path, "--", "sh", "-c", PRINT + '; echo "$EXPERTFS_MOUNT_STORE"', "{gguf}", "{}")
+    lines = result.stdout.splitlines()
+    if what == "in place" and PLUGIN:
+        check("in place: {gguf} is the plain file, {} the mount", lines[1:] == [at] and lines[0].endswith(f"|{at}|{mount.path}"), result)
+        check("in place: said", f"sh takes experts from {mount.path}, all else from {at}" in result.stderr, result.stderr)
+    elif not PLUGIN:
+        check(f"{what}: without a backend the mount", lines[0].endswith(f"|{mount.path}/model.gguf|{mount.path}"), result)
+    else:  # `up` records which checkpoint a store is of; mkexpertfs by hand does not
+        check("packed by hand: the mount", lines[0].endswith(f"|{mount.path}/model.gguf|{mount.path}") and lines[1:] == [""], result)
+    mount.unmount()
+store_of_large = next(f"{STORES}/{name}" for name in files_of_stores() if name.startswith("large") and name.endswith(".efs"))
+mounted = Mount(store_of_large, "budget=64M", name="packed")
+words = ("--", "sh", "-c", PRINT + '; echo "$EXPERTFS_MOUNT_STORE"', "{gguf}", "-")
+lines = ran(mounted.path, *words).stdout.splitlines()
+check("packed by up: the plain file", not PLUGIN or (lines[0].startswith(f"|{mounted.path}|") and lines[0].endswith(f"|{at}|-") and
+      lines[1:] == [store_of_large]), lines)
+mounted.unmount()
+
 print("-- a device")
 if PLUGIN:
     result = ran("--device", "CUDA7", gguf, "--", "sh", "-c", PRINT + '; echo "$EXPERTFS_DEVICE"', "{gguf}", "-")
@@ -119,4 +144,17 @@ with open(gguf, "r+b") as file:
     file.write(b"!")
 result = ran(packed, "--", "sh", "-c", PRINT, "{gguf}", "{}")
 check("a store whose checkpoint has changed: a mount", way(result)[1] != "", result)
+
+print("-- a mount, and a plain file that has changed")
+mounted = Mount(store_of_large, "budget=64M", name="changed")
+with open(at, "r+b") as file:  # of the same size, with its times set back
+    times = os.stat(at)
+    file.seek(-1, os.SEEK_END)
+    last = file.read(1)[0]
+    file.seek(-1, os.SEEK_END)
+    file.write(bytes([last ^ 1]))
+os.utime(at, ns=(times.st_atime_ns, times.st_mtime_ns))
+lines = ran(mounted.path, *words).stdout.splitlines()
+check("a file that has changed: the mount", lines[0].endswith(f"|{mounted.path}/model.gguf|-") and lines[1:] == [""], lines)
+mounted.unmount()
 done()

@@ -276,6 +276,12 @@ refused("several GGUF files", 125, r"several GGUF files: (model|second).gguf, (m
         "up", make_store(gguf), "--", "true", "{gguf}")
 refused("no GGUF file", 125, "the model has no GGUF file", "up", store, "--", "true", "{gguf}")
 
+nothing = scratch("data/nothing")
+for what, status, said, words in (("no GGUF file", 125, "the model has no GGUF file", ("true", "{gguf}")),
+                                  ("no program", 127, "no-such-program: No such file", ("no-such-program", "{}"))):
+    refused(f"{what}: before it is packed", status, said, "up", "-o", "budget=64M", "--store", nothing, model, "--", *words)
+check("nothing was packed", not os.path.exists(nothing) or not os.listdir(nothing))
+
 print("-- served in place")
 quantised = scratch("quantised")
 os.makedirs(quantised)

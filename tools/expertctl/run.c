@@ -8,6 +8,7 @@
 #include "mountpoint.h"
 #include "run_ggml.h"
 #include "run_mount.h"
+#include "run_plain.h"
 #include "size.h"
 
 #include <errno.h>
@@ -39,6 +40,7 @@ struct run {
                                                                 opens them by names of its own */
     char gguf[4096];                                         /* path of the GGUF file in it, if a word has {gguf} */
     char plugin[4096];                                       /* the backend; "": not installed */
+    struct ctl_run_plain plain; /* of the GGUF file on the mount, which the program reads in its place; "": none */
     struct ctl_run_mount mount;
 };
 
@@ -74,6 +76,10 @@ static errint_t gguf_find(struct run *r, struct efs_error *err)
     else if (rc == 0)
         snprintf(r->gguf, sizeof(r->gguf), "%s", models.path[0]);
     ctl_gguf_models_free(&models);
+    if (rc == 0 && r->way == WAY_MOUNTED && *r->plugin && ctl_run_plain_find(r->root, r->gguf, &r->plain))
+        strcpy(r->gguf, r->plain.file);
+    else
+        r->plain.file[0] = '\0';
     return rc;
 }
 
@@ -169,6 +175,7 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
     const bool mounted = r->way >= WAY_MOUNT;
     unsetenv("EXPERTFS_STORE");
     unsetenv("EXPERTFS_MOUNT");
+    unsetenv("EXPERTFS_MOUNT_STORE");
     if (r->way == WAY_PLAIN)
         return 0;
     errint_t rc = *r->plugin ? ctl_run_check_ggml(r->words[0], r->plugin, mounted, err) : 0;
@@ -187,6 +194,8 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
     if (r->given->options || efs_is_address(r->given->source))
         setenv("EXPERTFS_BUDGET", "auto", 0);
     setenv(mounted ? "EXPERTFS_MOUNT" : "EXPERTFS_STORE", mounted ? r->root : r->given->source, 1);
+    if (*r->plain.file)
+        setenv("EXPERTFS_MOUNT_STORE", r->plain.store, 1);
     return 0;
 }
 
@@ -347,18 +356,53 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
     return rc;
 }
 
-int ctl_run_program(const struct ctl_run *given)
+/* The caller frees it. NULL: no memory, after a message. */
+static struct run *run_new(const struct ctl_run *given)
 {
     struct efs_error err = {""};
     struct stat st;
-    struct run *r = calloc(1, sizeof(*r)); /* 26 KB */
-    int status = RUN_FAILED;
+    struct run *r = calloc(1, sizeof(*r)); /* 34 KB */
     if (!r) {
         ctl_fail(-ENOMEM, &err);
-        return RUN_FAILED;
+        return NULL;
     }
     *r = (struct run){.given = given, .words = given->words, .mount = {.life = -1}};
     r->plain_file = given->plain && stat(given->plain, &st) == 0 && S_ISREG(st.st_mode);
+    return r;
+}
+
+int ctl_run_check(const struct ctl_run *given, bool packs)
+{
+    struct efs_error err = {""};
+    struct run *r = run_new(given);
+    if (!r)
+        return RUN_FAILED;
+    int status = 0;
+    if (!ctl_find_program(r->words[0], r->gguf, sizeof(r->gguf))) {
+        errno = ENOENT;
+        status = RUN_NOT_FOUND;
+    } else if (access(r->gguf, X_OK) < 0) {
+        status = errno == ENOENT ? RUN_NOT_FOUND : RUN_NOT_EXECUTABLE;
+    }
+    if (status != 0) {
+        fprintf(stderr, "expertctl: %s: %s\n", r->words[0], strerror(errno));
+    } else if (packs && given->plain && run_has(r, "{gguf}")) {
+        plain_folder(r);
+        status = gguf_find(r, &err) < 0 ? RUN_FAILED : 0;
+        if (status != 0)
+            ctl_fail(-ENOENT, &err);
+    }
+    free(r);
+    return status;
+}
+
+int ctl_run_program(const struct ctl_run *given)
+{
+    struct efs_error err = {""};
+    struct run *r = run_new(given);
+    int status = RUN_FAILED;
+    if (!r)
+        return RUN_FAILED;
     if (!plugin_find(r->plugin, sizeof(r->plugin)))
         r->plugin[0] = '\0';
     errint_t rc = run_choose(r, &err);
@@ -366,6 +410,9 @@ int ctl_run_program(const struct ctl_run *given)
         rc = run_expand(r, &err);
     if (rc == 0)
         rc = run_environment(r, &err);
+    if (rc == 0 && *r->plain.file)
+        ctl_print_line(stderr, "expertctl: %s takes experts from %s, all else from %s", r->words[0], r->root,
+                       r->plain.file);
     if (rc == 0)
         status = program_run(r);
     else

@@ -19,8 +19,7 @@
 #define SECONDS_MAX 10
 #define LIST_BYTES 32768u /* of the libraries of a program */
 
-/* Finds a program as execvp(3) does. false: not found. */
-static bool find_program(const char *program, char *path, size_t room)
+bool ctl_find_program(const char *program, char *path, size_t room)
 {
     const char *folders = getenv("PATH");
     if (strchr(program, '/'))
@@ -112,7 +111,7 @@ static bool program_library(const char *program, const char *name, char *library
 {
     char path[4096], *list = malloc(LIST_BYTES);
     int out;
-    pid_t child = list && find_program(program, path, sizeof(path)) && can_list(path) ? child_start(&out) : -1;
+    pid_t child = list && ctl_find_program(program, path, sizeof(path)) && can_list(path) ? child_start(&out) : -1;
     if (child == 0) {
         setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);
         execl(path, program, (char *)NULL);

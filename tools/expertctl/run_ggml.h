@@ -5,6 +5,8 @@
 
 #include "expertfs.h"
 
+/* Finds a program as execvp(3) does; one with a slash is not looked up. false: not found. */
+bool ctl_find_program(const char *program, char *path, size_t room);
 /*
  * Loads plugin, the path of the backend, with the ggml libraries that `program` (a path, or a name in PATH) is linked
  * with, in a child process. If they refuse it: prints a warning if the program reads a mount, else -EPROTONOSUPPORT.

@@ -98,7 +98,8 @@ static const struct tools_command command = {
         "With PROGRAM, {} in its arguments is the folder of the files, {gguf} the GGUF file in it. A model that fits "
         "into memory is run from its own files. Else llama.cpp takes experts from the store, all else from the GGUF "
         "file; with {}, with -o, or if the model's files are not there, from a mount in a temporary folder. A line "
-        "says which. EXPERTFS_BUDGET sets the memory for experts in the program, also where the model fits; --device "
+        "says which. Of a mount given as MODEL {gguf} is the plain file if it is known to have the same bytes. "
+        "EXPERTFS_BUDGET sets the memory for experts in the program, also where the model fits; --device "
         "takes them to a device of ggml, see expertfs-ggml(7).\v"
         "Examples:\n"
         "  expertctl up Qwen/Qwen3-30B-A3B\n"
@@ -586,7 +587,11 @@ static int up_found(struct arguments *a, struct found *f)
         run = run_of(a, &f->model, f->checkpoint, sizeof(f->checkpoint));
     run.fits = rc == 0 && a->program && ctl_run_is_plain(&run);
     bool ready = mounted || run.fits; /* needs no store */
-    int status = rc < 0 ? ctl_fail(rc, &err) : ready ? CTL_OK : up_store(a, &f->model, f->own);
+    int status = rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+    if (status == CTL_OK && a->program && (status = ctl_run_check(&run, !ready && model_packs(&f->model))) != 0)
+        return status;
+    if (status == CTL_OK && !ready)
+        status = up_store(a, &f->model, f->own);
     if (a->program)
         return status == CTL_OK ? ctl_run_program(&run) : status == CTL_FAILED ? RUN_FAILED : status;
     return mounted ? up_given_mount(a, &f->model) : status;

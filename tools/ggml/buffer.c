@@ -153,7 +153,7 @@ ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory
     if (!b->source)
         efsg_log(GGML_LOG_LEVEL_INFO, "experts are left to the processor: %s is on no mount of expertfs%s",
                  b->file.path[0] ? b->file.path : "the model",
-                 getenv("EXPERTFS_STORE") ? "" : ", and EXPERTFS_STORE names no store");
+                 efsg_source_name() ? "" : ", and EXPERTFS_STORE names no store");
     return buffer_of(&own->type, b, bytes);
 }
 

@@ -91,11 +91,10 @@ static void mappings_forget(uintptr_t begin, uintptr_t end)
 /* Whether fd is a GGUF file whose experts may come from a source. */
 static bool is_model(int fd)
 {
-    const char *store = getenv("EXPERTFS_STORE");
     struct stat st;
     if (!efsg_is_gguf(fd))
         return false;
-    return ((store && *store) || efsg_is_mounted(fd)) && fstat(fd, &st) == 0 &&
+    return (efsg_source_name() || efsg_is_mounted(fd)) && fstat(fd, &st) == 0 &&
            !efsg_source_fits_memory((uint64_t)st.st_size);
 }
 

@@ -125,10 +125,13 @@ static inline struct efsg_device *efsg_device_of(ggml_backend_dev_t device)
 struct efsg_source; /* a mount, or a store that is open in this process; has a reference count */
 
 /*
- * efsg_source_get() returns the source of a mapped file, with a reference: the store that EXPERTFS_STORE names, or the
- * mount that the file is on. NULL: neither, or it cannot be opened, which has been logged.
+ * efsg_source_get() returns the source of a mapped file, with a reference: what efsg_source_name() says, or the mount
+ * that the file is on. NULL: neither, or it cannot be opened, which has been logged.
  */
 struct efsg_source *efsg_source_get(struct efsg_device *device, const struct efsg_file *file);
+/* What the environment names as the source of all files: EXPERTFS_STORE; else EXPERTFS_MOUNT, if EXPERTFS_MOUNT_STORE
+ * names the store that it serves. NULL: nothing, so that a file's source is the mount that it is on. */
+const char *efsg_source_name(void);
 bool efsg_source_is_named(const struct efsg_file *file); /* whether it has one, which may fail to open */
 /* Whether the CPU backend computes the experts of a file of that size, or of the open models if these are larger: they
  * fit into memory (efs_fits_memory()), and neither EXPERTFS_BUDGET nor a device by its name is set. Plain matrices in
@@ -225,7 +228,7 @@ uint32_t efsg_same_file(struct efs *fs, const struct efsg_file *file, uint64_t o
 /* ---- read-ahead of mapped models (mmap_populate.c) ---- */
 
 /* From now on mmap() of a model file does not read the whole file: a GGUF file on a mount of expertfs, or any GGUF file
- * if EXPERTFS_STORE is set. Has an effect only if this library is preloaded. */
+ * if the environment names a source. Has an effect only if this library is preloaded. */
 void efsg_populate_defer(void);
 /* Excludes the range of a weight in such a mapping from read-ahead. */
 void efsg_populate_exclude(const void *begin, size_t bytes);

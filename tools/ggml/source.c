@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -28,6 +29,8 @@ struct efsg_source {
     struct efsg_weight *weights; /* [weight_count], copies, under source_lock; only if a device is wanted */
     uint32_t weight_count;
     struct efsg_places *places; /* NULL: not known, so that no tensor is the source's */
+    struct efs_store *served;   /* of a mount: the store that it serves, if EXPERTFS_MOUNT_STORE names it; else NULL */
+    struct efsg_places *served_places;
     unsigned refs;
     bool hinted;              /* prefetch is on */
     uint64_t expert_bytes;    /* mean decoded size of an expert; 0: a mount */
@@ -65,12 +68,19 @@ bool efsg_source_fits_memory(uint64_t file_bytes)
     return efs_fits_memory(file_bytes > models.bytes ? file_bytes : models.bytes);
 }
 
+const char *efsg_source_name(void)
+{
+    const char *store = getenv("EXPERTFS_STORE"), *served = getenv("EXPERTFS_MOUNT_STORE");
+    if (!store || !*store)
+        store = served && *served ? getenv("EXPERTFS_MOUNT") : NULL;
+    return store && *store ? store : NULL;
+}
+
 bool efsg_source_expected(void)
 {
-    const char *store = getenv("EXPERTFS_STORE");
     struct efsg_open_models models;
     efsg_open_models(&models);
-    return ((store && *store) || models.mounted) && !efsg_source_fits_memory(0);
+    return (efsg_source_name() || models.mounted) && !efsg_source_fits_memory(0);
 }
 
 static uint64_t pools_of(const struct efs_stats *stats)
@@ -152,6 +162,33 @@ static void source_find_expert_bytes(struct efsg_source *source)
     source->expert_bytes = info.experts ? info.expert_raw_bytes / info.experts : 0;
 }
 
+/* Opens the store that a mount serves, to compare files elsewhere with it. */
+static void source_open_served(struct efsg_source *source)
+{
+    const char *path = getenv("EXPERTFS_MOUNT_STORE");
+    char config[4096 + 32], line[512];
+    unsigned long long hash = 0;
+    struct efs_store_info info = {0};
+    struct stat st;
+    snprintf(config, sizeof(config), "%s/.expertfs/config", source->path);
+    FILE *file = path && *path ? fopen(config, "re") : NULL;
+    if (!file)
+        return;
+    const bool here = fstat(fileno(file), &st) == 0 && st.st_dev == source->device;
+    while (here && fgets(line, sizeof(line), file) && sscanf(line, "store_hash: %llx", &hash) != 1) {
+    }
+    fclose(file);
+    if (!here || efs_store_open(path, &source->served, NULL) < 0)
+        return;
+    efs_store_info(source->served, &info);
+    if (info.content_hash == hash) {
+        source->served_places = efsg_places_of_store(source->served);
+        return;
+    }
+    efs_store_close(source->served);
+    source->served = NULL;
+}
+
 static struct efsg_source *source_open(const char *path, uint64_t device)
 {
     const char *budget = source_budget();
@@ -173,6 +210,8 @@ static struct efsg_source *source_open(const char *path, uint64_t device)
         goto failed;
     struct efs *fs = efs_client_fs(source->client);
     source->places = fs ? efsg_places_of_store(efs_get_store(fs)) : efsg_places_of_mount(path, device);
+    if (!fs)
+        source_open_served(source);
     source->hinted = source_prefetches(source, options.prefetch);
     source_find_expert_bytes(source);
     atomic_init(&source->disk_bytes, UINT64_MAX);
@@ -189,9 +228,9 @@ failed:
 /* The path of a file's source. False: it has none. */
 static bool source_path(const struct efsg_file *file, char path[sizeof(file->path)])
 {
-    const char *store = getenv("EXPERTFS_STORE");
-    if (store && *store)
-        return (size_t)snprintf(path, sizeof(file->path), "%s", store) < sizeof(file->path);
+    const char *named = efsg_source_name();
+    if (named)
+        return (size_t)snprintf(path, sizeof(file->path), "%s", named) < sizeof(file->path);
     strcpy(path, file->path);
     return efsg_mount_of(path);
 }
@@ -251,6 +290,8 @@ void efsg_source_put(struct efsg_source *source)
     free(source->weights);
     efs_client_close(source->client);
     efsg_places_free(source->places);
+    efsg_places_free(source->served_places);
+    efs_store_close(source->served);
     free(source);
 }
 
@@ -333,7 +374,9 @@ errint_t efsg_source_same_experts(struct efsg_source *source, const struct efsg_
                                   const struct ggml_tensor *tensor, uint32_t layer, struct efs_error *err)
 {
     struct efs *fs = efs_client_fs(source->client);
-    if (!fs && source->device != file->st.st_dev) /* EXPERTFS_STORE may name a mount other than the file's */
+    if (!fs && source->device != file->st.st_dev && source->served)
+        return efsg_same_experts(source->served_places, source->served, file, tensor, layer, err);
+    if (!fs && source->device != file->st.st_dev) /* the environment may name a mount other than the file's */
         return efs_fail(err, -ESTALE, "%s: is not on the mount %s", file->path, source->path);
     return efsg_same_experts(source->places, fs ? efs_get_store(fs) : NULL, file, tensor, layer, err);
 }
