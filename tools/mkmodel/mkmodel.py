@@ -26,8 +26,7 @@ if __name__ == "__main__" and HAS_NUMPY and sys.executable != f"{VENV}/bin/pytho
 try:
     import numpy as np
 except ImportError:
-    SETUP = os.path.abspath(f"{VENV}/../../tools/setup-python")
-    sys.exit("mkmodel: numpy is missing\nhint: `apt install python3-numpy`" + (", or tools/setup-python" if os.path.exists(SETUP) else ""))
+    np = None  # --help needs none
 
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1}
 # A tensor in a file: parts are the tensors of the family that it contains, concatenated. precision: values are rounded
@@ -518,6 +517,9 @@ def complete(m, refuse):
 
 def main():
     m, refuse = arguments()
+    if not np:
+        setup = os.path.exists(os.path.abspath(f"{VENV}/../../tools/setup-python"))
+        fail("numpy is missing\nhint: `apt install python3-numpy`" + (", or tools/setup-python" if setup else ""))
     complete(m, refuse)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if os.path.isdir(m.out) and os.listdir(m.out):
