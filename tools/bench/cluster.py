@@ -3,7 +3,8 @@
 
 rados-file, https-file: a file of a cold mount of a store, read in order, over the plain file in objects by librados, by ranges of curl.
 rados-experts, ceph-fuse, rclone: experts of a cold mount in random order, over their ranges of the plain objects by librados, over a
-mount of the store that lies on ceph-fuse, on an rclone mount with a full cache. first-1, first-16: seconds until llama.cpp has the first
+mount of the store that lies on ceph-fuse, on an rclone mount with a full cache. local: the same from a mount of Ceph with all of the store
+in its copy on the local disk (-o local), over a mount of the store on that disk. first-1, first-16: seconds until llama.cpp has the first
 token after a prompt of 1 or 16 tokens, by `expertctl up https://... -- PROGRAM {gguf}` of the store, over a link of 1 Gbit/s (tbf in a
 network namespace), against downloading the GGUF file first. bytes: fetched for a prompt of 64 tokens and 64 more, over those needed.
 osd-killed, osd-stopped: the longest read of 1 MiB, in seconds, while an OSD is killed, or stopped by SIGSTOP, and comes back.
@@ -127,10 +128,19 @@ class Bench:
 
     # ---- candidates ----
 
-    def mount(self, store, read):
-        self.cool()
-        with Mounted(store, self.servers.path("mnt"), OPTIONS) as where:
+    def mount(self, store, read, options=OPTIONS, *cooled):
+        self.cool(*cooled)
+        with Mounted(store, self.servers.path("mnt"), options) as where:
             return self.measure(functools.partial(read, self, where))
+
+    def local(self, read):
+        """With all of the store in a copy on the local disk, which is filled once."""
+        folder = self.servers.path("local")
+        options = f"{OPTIONS},local={folder},local-size={2 * self.bytes}"
+        if not os.path.exists(folder):
+            with Mounted(STORE, self.servers.path("mnt"), options) as where:
+                run(tool("expertctl"), "warmup", "--local", where, stderr=subprocess.DEVNULL)
+        return self.mount(STORE, read, options, *(os.path.join(folder, name) for name in os.listdir(folder)))
 
     def on(self, foreign, read):
         self.cool()
@@ -277,6 +287,8 @@ ROWS = {
     "rclone": Row(EXPERTS, "GB/s", 2, {
         "expertfs": lambda b: b.mount(b.web["URL"] + "/model.efs", Bench.experts),
         "store on rclone": lambda b: b.on(b.rclone, Bench.experts)}, False),
+    "local": Row(EXPERTS, "GB/s", 0.9, {
+        "expertfs, all in the local copy": lambda b: b.local(Bench.experts), "the store on the local disk": lambda b: b.mount(b.store, Bench.experts)}),
     **{f"first-{prompt}": Row(f"first token, prompt of {prompt}", "s", 4, {
         "expertfs": lambda b, prompt=prompt: b.first(prompt, b.up),
         "download, then llama.cpp": lambda b, prompt=prompt: b.first(prompt, b.download)}, False, True) for prompt in (1, 16)},
