@@ -22,8 +22,8 @@ BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(NDEBUG),-ndebug)
 ARCH := $(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1)
 Q := $(if $(V),,@)
 
-# libcurl: headers alone; the library is loaded at run time (engine/remote/curl.c)
-PKGS := fuse3 liburing libzstd liblz4 libxxhash jansson numa libcurl
+# libcurl and gnutls: headers alone; the libraries are loaded at run time (engine/remote/curl.c, engine/peer/tls.c)
+PKGS := fuse3 liburing libzstd liblz4 libxxhash jansson numa libcurl gnutls
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 ENGINE_LIBS := $(shell pkg-config --libs liburing libzstd liblz4 libxxhash jansson numa 2>/dev/null) -lpthread -lm
 FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)
@@ -109,7 +109,7 @@ GGML_PLUGIN := $(if $(wildcard $(GGML_INC)/ggml-backend-impl.h),$(BUILD)/libggml
 PROGRAMS := $(if $(SRC_expertfs),$(BUILD)/expertfs) $(TOOLS:%=$(BUILD)/%) $(BUILD)/mkmodel
 LIB_OBJS := $(call obj,$(SRC_engine) $(SRC_sched) $(SRC_kernels))
 
-PROGRAMS_INSTALLED := expertfs mkexpertfs expertctl moe-replay
+PROGRAMS_INSTALLED := expertfs mkexpertfs expertctl expertpeer moe-replay
 
 .PHONY: all installed
 all: $(LIBS) $(PROGRAMS) $(GGML_PLUGIN)

@@ -3,8 +3,8 @@
  * expertfs.h - libexpertfs: request experts from a mount or a store, read the files of a store, inspect a store.
  *
  * Further headers: expertfs-stats.h has counters; expertfs-pack.h packs, verifies and unpacks stores;
- * expertfs-compute.h runs experts; expertfs-gpu.h loads them into GPU memory; expertfs-protocol.h is the protocol of a
- * mount's socket, for programs without the library.
+ * expertfs-compute.h runs experts, expertfs-peer.h on other machines, too; expertfs-gpu.h loads them into GPU memory;
+ * expertfs-protocol.h is the protocol of a mount's socket, for programs without the library.
  *
  * Functions return 0 or -errno (errint_t) unless they say otherwise, never print and never exit. struct efs_error
  * receives a message with the file, the offset and a way out, for the caller to print once; it may be NULL.

@@ -47,6 +47,8 @@ void efs_client_close(struct efs_client *client)
     if (client->device)
         client->device_ops->close(client->device);
     const bool here = efs_owner_is_this_process(&client->owner);
+    if (client->peers)
+        client->peer_ops->close(client->peers, here);
     if (client->mount)
         efs_mount_free(client->mount, !here);
     else
@@ -62,6 +64,31 @@ errint_t efs_client_attach(struct efs_client *client, struct efs_device *device,
     client->device = device;
     client->device_ops = ops;
     return 0;
+}
+
+errint_t efs_client_attach_peers(struct efs_client *client, struct efs_peers *peers, const struct efs_peer_ops *ops)
+{
+    if (client->peers)
+        return -EEXIST;
+    client->peers = peers;
+    client->peer_ops = ops;
+    return 0;
+}
+
+struct efs_peers *efs_client_peers_of(const struct efs_client *client, const struct efs_peer_ops **ops)
+{
+    *ops = client->peer_ops;
+    return client->peers;
+}
+
+errint_t efs_client_hash(struct efs_client *client, uint64_t *hash, struct efs_error *err)
+{
+    errint_t rc = client->mount ? efs_mount_hash(client->mount, hash) : client->store_ops->hash(client, hash);
+    return rc == -EINVAL ? efs_fail(err, rc,
+                                    "a checkpoint in place has no hash of its content\nhint: pack it: mkexpertfs "
+                                    "MODEL model.efs")
+           : rc < 0      ? efs_fail(err, rc, "the hash of the store: %s", strerror(-rc))
+                         : 0;
 }
 
 struct efs_device *efs_client_device(const struct efs_client *client)

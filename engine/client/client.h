@@ -6,6 +6,7 @@
 #include "device_ops.h"
 #include "expertfs-private.h"
 #include "owner.h"
+#include "peer_ops.h"
 
 /* The calls on a store in this process. */
 struct efs_store_ops {
@@ -14,7 +15,8 @@ struct efs_store_ops {
     errint_t (*routing)(struct efs_client *client, const struct efs_routing *routing, bool hint, struct efs_error *err);
     char (*state)(struct efs_client *client, const struct efs_expert_key *key);
     errint_t (*layers)(struct efs_client *client, char **text);
-    void (*close)(struct efs_client *client, bool here); /* here: not in a forked process */
+    errint_t (*hash)(struct efs_client *client, uint64_t *hash); /* of its content; -EINVAL: in place */
+    void (*close)(struct efs_client *client, bool here);         /* here: not in a forked process */
 };
 
 struct efs_client {
@@ -26,6 +28,8 @@ struct efs_client {
     const struct efs_store_ops *store_ops; /* of fs */
     struct efs_device *device;             /* in addition; NULL: none */
     const struct efs_device_ops *device_ops;
+    struct efs_peers *peers; /* NULL: none */
+    const struct efs_peer_ops *peer_ops;
 };
 
 #endif

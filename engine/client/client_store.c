@@ -54,6 +54,14 @@ static errint_t store_layers(struct efs_client *client, char **text)
     return efs_describe(client->fs, "layers", text, &bytes);
 }
 
+static errint_t store_hash(struct efs_client *client, uint64_t *hash)
+{
+    struct efs_store_info info;
+    efs_store_info(efs_get_store(client->fs), &info);
+    *hash = info.content_hash;
+    return info.in_place ? -EINVAL : 0;
+}
+
 static void store_close(struct efs_client *client, bool here)
 {
     if (here)
@@ -62,8 +70,12 @@ static void store_close(struct efs_client *client, bool here)
         efs_close(client->fs);
 }
 
-static const struct efs_store_ops store_ops = {
-    .begin = store_begin, .routing = store_routing, .state = store_state, .layers = store_layers, .close = store_close};
+static const struct efs_store_ops store_ops = {.begin = store_begin,
+                                               .routing = store_routing,
+                                               .state = store_state,
+                                               .layers = store_layers,
+                                               .hash = store_hash,
+                                               .close = store_close};
 
 /* ---- opening ---- */
 

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <linux/magic.h>
@@ -55,6 +56,19 @@ errint_t efs_mount_layers(const struct efs_mount *m, char **out)
         free(text);
     *out = n == 0 ? text : NULL;
     return (errint_t)n;
+}
+
+errint_t efs_mount_hash(const struct efs_mount *m, uint64_t *hash)
+{
+    char text[CONTROL_BYTES], digits[17] = "";
+    errint_t rc = mount_read_control(m, ".expertfs/config", text);
+    const char *line = rc == 0 ? strstr(text, "\nstore_hash: ") : NULL;
+    if (rc < 0)
+        return rc;
+    if (!line || sscanf(line, "\nstore_hash: %16[0-9a-f]\n", digits) != 1 || !strstr(text, "\nin_place: "))
+        return -EPROTO;
+    *hash = strtoull(digits, NULL, 16);
+    return strstr(text, "\nin_place: yes\n") ? -EINVAL : 0;
 }
 
 static errint_t mount_start(struct efs_mount *m, struct efs_error *err)

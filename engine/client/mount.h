@@ -138,6 +138,9 @@ void efs_mount_free(struct efs_mount *mount, bool forked);
 /* The text of .expertfs/layers, terminated; the caller frees it. Blocks. -EUCLEAN: too large; -ENOMEM, -errno. */
 errint_t efs_mount_layers(const struct efs_mount *m, char **text);
 
+/* Content hash of the mount's store; -EINVAL: a checkpoint in place; -EPROTO: the mount does not say. */
+errint_t efs_mount_hash(const struct efs_mount *m, uint64_t *hash);
+
 /* ---- mount_request.c ---- */
 /* As efs_client_begin(); the caller sets the request's owner. */
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,

@@ -2,6 +2,7 @@
 /* ffn_calls.c - efs_client_ffn() and efs_plain_ffn(): check the arguments and dispatch by form. */
 #include "device_ops.h"
 #include "ffn.h"
+#include "peer_ops.h"
 #include "team.h"
 
 #include <errno.h>
@@ -65,7 +66,11 @@ static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *
         rc = ffn_check_owner(from, team, err);
     if (rc == 0)
         rc = efs_ffn_input_begin(m, &in, err);
-    if (rc == 0 && !device)
+    const struct efs_peer_ops *ops = NULL;
+    struct efs_peers *peers = from->client ? efs_client_peers_of(from->client, &ops) : NULL;
+    if (rc == 0 && !device && peers)
+        rc = ops->run(peers, from, team, &in.mixture, err);
+    else if (rc == 0 && !device)
         rc = efs_ffn_run(from, team, &in.mixture, err);
     else if (rc == 0 && m->form == EFS_FORM_DEVICE)
         rc = efs_ffn_device(from->client, from->stack, from->layer, &in.mixture, err);

@@ -78,6 +78,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     efs_stats(daemon->fs, &stats);
     render_path(out, "store", options->store);
     fprintf(out, "store_hash: %016llx\n", U(daemon->info.content_hash));
+    fprintf(out, "in_place: %s\n", yes_no(daemon->info.in_place));
     fprintf(out, "store_device: %llu\nstore_inode: %llu\n", U(daemon->info.device), U(daemon->info.inode));
     render_size(out, "store", daemon->info.store_bytes);
     render_size(out, "source", daemon->info.source_bytes);

@@ -19,8 +19,9 @@
 static const struct {
     const char *name;
     unsigned cases;
-} programs[] = {{"fuzz_client", 800},    {"fuzz_codec", 4000},    {"fuzz_export", 2000}, {"fuzz_index", 20000},
-                {"fuzz_layout", 100000}, {"fuzz_source", 100000}, {"fuzz_store", 1500},  {"fuzz_texts", 20000}};
+} programs[] = {{"fuzz_client", 800},    {"fuzz_codec", 4000},    {"fuzz_export", 2000},
+                {"fuzz_index", 20000},   {"fuzz_layout", 100000}, {"fuzz_peer", 100000},
+                {"fuzz_source", 100000}, {"fuzz_store", 1500},    {"fuzz_texts", 20000}};
 
 static struct {
     const char *name, *program;

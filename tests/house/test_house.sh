@@ -68,6 +68,7 @@ for room in $served; do
     lower="$lower $room"
 done
 engine_room compute $lower client gpu
+engine_room peer base client compute
 # A room's private state is behind a pointer of struct efs, which no other room may dereference.
 owner_of() { # ROOM FIELD
     local line
@@ -105,7 +106,7 @@ while IFS=: read -r file at line; do # nor include the header that declares it, 
     [[ $line =~ $quoted ]] && header=${BASH_REMATCH[1]}
     [ -e "$(dirname "$file")/$header" ] || complain "$file:$at: $header is of one room alone"
 done < <(includes engine/*/*.[ch] | grep -E '_(core|internal)\.h"' | grep -v '"extent_internal\.h"')
-rooms_known engine "base store source index pack plain memory local io remote view client gpu compute $served"
+rooms_known engine "base store source index pack plain memory local io remote view client gpu compute peer $served"
 # Rooms of sched, lowest first. What to keep, and the order in which a request is served, are decided separately.
 inner_room sched base
 inner_room sched policy base

@@ -45,7 +45,7 @@ for page in mkexpertfs.1 expertfs.1 expertctl.1 moe-replay.1 expertfs-store.5 ex
 done
 
 # One version everywhere
-for program in mkexpertfs expertfs expertctl moe-replay; do
+for program in mkexpertfs expertfs expertctl expertpeer moe-replay; do
     [ -x "$build/$program" ] || { complain "$program is not built"; continue; }
     said=$("$build/$program" --version)
     [[ " $said " == *" $version "* ]] || complain "$program --version says \"$said\", the Makefile $version"

@@ -13,7 +13,7 @@ from e2e import *
 
 SAMPLES = {"NAME": "auto", "N": "1", "SIZE": "1M", "LABEL": "x", "FILE": "x", "STORE": "x", "TRACE": "x", "POOLS": "coded",
            "KIND": "paper", "SECONDS": "1", "MS": "5", "DIR|STORE": "x", "DIR": "x", "PROGRAM": "x", "WHAT": "ffn", "NAME=NUMBER": "share=0.1", "N,...": "1,4", "SIZE,...": "10%,1M", "NAME,...": "lru,zipmoe:layers",
-           "REGEX": "([0-9]+)", "LxExK": "26x64x6", "MODE": "auto", "OPTIONS": "ro", "LEVEL": "info"}
+           "REGEX": "([0-9]+)", "LxExK": "26x64x6", "MODE": "auto", "OPTIONS": "ro", "LEVEL": "info", "HOST:PORT": "127.0.0.1:0"}
 
 
 def page_of(name):
@@ -88,7 +88,7 @@ def accepted(what, command, options, sample=None):
 
 print("-- width")
 wide = {}
-for command in (["expertfs"], ["mkexpertfs"], ["moe-replay"], ["moe-replay", "predict"], ["moe-replay", "assign"],
+for command in (["expertfs"], ["mkexpertfs"], ["expertpeer"], ["moe-replay"], ["moe-replay", "predict"], ["moe-replay", "assign"],
                 ["moe-replay", "place"], ["expertctl"],
                 *(["expertctl", name] for name in re.findall(r"^\.Ss (\S+)$", part(page_of("expertctl.1"),
                                                                                    ("Sh", "DESCRIPTION")), re.M))):
@@ -104,7 +104,7 @@ short = [line for line in options_text.splitlines() if line and len(line) < 20 a
 check("and no word of it is wrapped into a line alone", not short, short)
 
 print("-- options")
-for name in ("mkexpertfs", "expertfs", "moe-replay"):
+for name in ("mkexpertfs", "expertfs", "expertpeer", "moe-replay"):
     page, help_text = page_of(f"{name}.1"), run(program(name), "--help").stdout
     options = options_of_page(part(page, ("Sh", "OPTIONS")))
     told = options_of_help(help_text)

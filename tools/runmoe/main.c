@@ -15,6 +15,7 @@
 
 #include "expertfs-clock-private.h"
 #include "expertfs-gpu.h"
+#include "expertfs-peer.h"
 #include "expertfs-private.h"
 #include "process.h"
 #include "forward.h"
@@ -32,7 +33,7 @@ struct prompt {
 
 struct arguments {
     struct tools_arguments given;
-    const char *store, *logits_path, *trace_path;
+    const char *store, *logits_path, *trace_path, *peers, *peer_key;
     struct prompt prompt[PROMPTS_MAX];
     uint32_t prompts;
     uint32_t tokens, batch;
@@ -103,6 +104,8 @@ static void finish(const struct argp_state *state, void *into)
     a->store = *a->given.word;
     if (a->share && !a->gpu_bytes)
         argp_error(state, "--share is with a graphics processor: --gpu SIZE");
+    if (!a->peers != !a->peer_key || (a->peers && a->gpu_bytes))
+        argp_error(state, "--peers and --peer-key go together, and not with --gpu");
 }
 
 #define AT(member) offsetof(struct arguments, member)
@@ -133,6 +136,11 @@ static const struct tools_option options[] = {
      TOOLS_SIZE, AT(gpu_bytes), .least = 1},
     {"share", 0, NULL, "With --gpu: run each expert there or on the processor, whichever has the layer done sooner",
      TOOLS_FLAG, .at = AT(share)},
+    {"peers", 0, "HOST:PORT,...",
+     "Let these servers, each with expertpeer and the same store, compute experts that are not in memory here, where "
+     "that is sooner than reading",
+     TOOLS_TEXT, .at = AT(peers)},
+    {"peer-key", 0, "FILE", "The key of these servers", TOOLS_TEXT, .at = AT(peer_key)},
     {"ignore", 0, "NAME",
      "Run without a key of config.json, such as rope_scaling.beta_fast, or a tensor, which is not known here; a "
      "pattern, may be given several times",
@@ -258,6 +266,11 @@ static void print_report(const struct run *r)
                U(s.requests_c), U(s.requests_s + s.requests_e + s.requests_p), U(s.requests_m));
         printf("disk_bytes: %llu\n", U(s.disk_bytes));
     }
+    struct efs_peer_stats peers;
+    efs_client_peer_stats(r->model.client, &peers);
+    if (peers.peers)
+        printf("peer_vectors: %llu\nown_vectors: %llu\npeer_failures: %llu\npeers_connected: %u\n", U(peers.remote),
+               U(peers.local), U(peers.failed), peers.ready);
     if (efs_client_gpu_stats(r->model.client, &gpu) == 0)
         printf("gpu_budget_bytes: %llu\ngpu_hits: %llu\ngpu_brought: %llu\ngpu_link_bytes: %llu\ngpu_experts: %llu\n"
                "cpu_experts: %llu\n",
@@ -277,6 +290,8 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
     r->model.form = !a->gpu_bytes ? a->form : a->share ? EFS_FORM_SHARED : EFS_FORM_DEVICE;
     const struct efs_gpu_options gpu = {.budget_bytes = a->gpu_bytes};
     if (a->gpu_bytes && (rc = efs_client_gpu(r->model.client, &gpu, err)) < 0)
+        return rc;
+    if (a->peers && (rc = efs_client_peers(r->model.client, a->peers, a->peer_key, err)) < 0)
         return rc;
     for (uint32_t p = 0; p < a->prompts; p++) {
         const struct prompt *prompt = &a->prompt[p];

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* choose.c - see choose.h. */
+#include "choose.h"
+
+double efs_choose_seconds(const struct efs_choose_peer *peer, uint32_t vectors)
+{
+    const double more = peer->vectors > 0 ? vectors / peer->vectors : 1;
+    return peer->seconds * (more > 1 ? more : 1); /* fewer vectors have the same latency */
+}
+
+/* The first peer without a measurement gets one expert. */
+static bool probe(const struct efs_choose_peer *peers, uint32_t peer_count, struct efs_choose_expert *experts,
+                  uint32_t count)
+{
+    for (uint32_t p = 0; p < peer_count; p++)
+        for (uint32_t e = 0; e < count && peers[p].ready && peers[p].seconds <= 0; e++)
+            if (experts[e].holders >> p & 1) {
+                experts[e].peer = (int)p;
+                return true;
+            }
+    return false;
+}
+
+uint32_t efs_choose(const struct efs_choose_peer *peers, uint32_t peer_count, double read_s,
+                    struct efs_choose_expert *experts, uint32_t count)
+{
+    uint32_t vectors[EFS_PEERS_MAX] = {0}, here = count;
+    for (uint32_t e = 0; e < count; e++)
+        experts[e].peer = EFS_CHOOSE_HERE;
+    if (read_s <= 0)
+        return 0;
+    if (probe(peers, peer_count, experts, count))
+        return 1;
+    for (uint32_t e = 0; e < count; e++) { /* move this expert if all then end sooner */
+        int best = EFS_CHOOSE_HERE;
+        double best_s = here * read_s;
+        for (uint32_t p = 0; p < peer_count; p++) {
+            if (!peers[p].ready || peers[p].seconds <= 0 || !(experts[e].holders >> p & 1))
+                continue;
+            const double s = efs_choose_seconds(&peers[p], vectors[p] + experts[e].vectors);
+            if (s < best_s) {
+                best = (int)p;
+                best_s = s;
+            }
+        }
+        if (best == EFS_CHOOSE_HERE)
+            continue;
+        experts[e].peer = best;
+        vectors[best] += experts[e].vectors;
+        here--;
+    }
+    return count - here;
+}

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * remote_ffn.c - a mixture of which peers compute some experts.
+ *
+ * Each pair of expert and token has one row of the result, which this process or a peer computes. The rows are added in
+ * the order of the experts: the sums have the bits of efs_ffn_run(). The inputs are sent first, then the experts of
+ * this machine run, then the answers are received. Experts that no peer has answered are run here.
+ */
+#include "peers.h"
+
+#include "deadline.h"
+#include "device_ops.h"
+#include "ffn.h"
+#include "sys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ROWS_BYTES (8u << 20)   /* most of the vectors of a mixture; a longer prompt uses each expert anyway */
+#define LATE 4                  /* times the expected time: then the peer is given up */
+#define LATE_LEAST_NS 250000000 /* but not before: a busy machine is no dead one */
+#define PROBE_S 60              /* a peer without a request for this time is measured again */
+#define WEIGHT 0.125            /* of a new measurement in a moving average */
+
+struct remote {
+    struct efs_peers *peers;
+    const struct efs_ffn_source *from;
+    struct efs_team *team;
+    const struct efs_mixture *m;
+    struct efs_error *err;
+    uint32_t pairs, missing;
+    uint32_t *first;                   /* [experts]: row of its first token */
+    int *where;                        /* [experts]: number of a peer, or EFS_CHOOSE_HERE */
+    struct efs_choose_expert *choices; /* [missing] */
+    uint32_t *missing_at;              /* [missing]: number in the mixture */
+    float *vectors;                    /* [pairs][hidden] */
+    uint64_t sent_ns;
+    struct timespec until[EFS_PEERS_MAX];
+    uint32_t vectors_of[EFS_PEERS_MAX];
+    bool used[EFS_PEERS_MAX];
+};
+
+static void average(double *value, double measured)
+{
+    *value = *value > 0 ? *value + WEIGHT * (measured - *value) : measured;
+}
+
+/* ---- which experts are where ---- */
+
+static errint_t remote_new(struct remote *r)
+{
+    const uint32_t count = r->m->expert_count;
+    r->first = efs_sys_malloc(count * sizeof(*r->first));
+    r->where = efs_sys_malloc(count * sizeof(*r->where));
+    r->choices = efs_sys_calloc(count, sizeof(*r->choices));
+    r->missing_at = efs_sys_malloc(count * sizeof(*r->missing_at));
+    if (!r->first || !r->where || !r->choices || !r->missing_at)
+        return efs_fail(r->err, -ENOMEM, "no memory for a mixture");
+    for (uint32_t i = 0; i < count; i++) {
+        const struct efs_route_to *route = &r->m->experts[i];
+        const struct efs_expert_key key = efs_expert_key(r->from->stack, r->from->layer, route->expert);
+        r->first[i] = r->pairs;
+        r->where[i] = EFS_CHOOSE_HERE;
+        r->pairs += route->count;
+        if (strchr("FC", efs_client_state(r->from->client, &key)))
+            continue;
+        r->missing_at[r->missing] = i;
+        r->choices[r->missing++] = (struct efs_choose_expert){.vectors = route->count};
+    }
+    return 0;
+}
+
+static void remote_free(struct remote *r)
+{
+    free(r->first);
+    free(r->where);
+    free(r->choices);
+    free(r->missing_at);
+    free(r->vectors);
+}
+
+/* Whether a peer's memory may have an expert: it has, or nothing is known of the layer. */
+static bool may_hold(struct efs_peer *peer, const struct remote *r, uint32_t expert)
+{
+    const struct efs_peer_layer *layer = efs_peer_layer(peer, r->from->stack, r->from->layer, false);
+    return !layer || (expert < layer->experts && layer->held[expert / 8] >> expert % 8 & 1);
+}
+
+/* Chooses, and takes the peers that are used. Returns the number of experts that they compute. */
+static uint32_t choose(struct remote *r)
+{
+    struct efs_peers *peers = r->peers;
+    struct efs_choose_peer measured[EFS_PEERS_MAX];
+    pthread_mutex_lock(&peers->lock);
+    const uint64_t now = efs_now_ns();
+    for (uint32_t p = 0; p < peers->count; p++) {
+        struct efs_peer *peer = &peers->peer[p];
+        if (now - peer->used_ns > PROBE_S * UINT64_C(1000000000))
+            peer->measured.seconds = 0;
+        measured[p] = peer->measured;
+        measured[p].ready =
+            peer->measured.ready && !peer->taken && (r->m->activation != EFS_ACTIVATION_BF16 || peer->same_order);
+        for (uint32_t e = 0; e < r->missing; e++)
+            if (measured[p].ready && may_hold(peer, r, r->m->experts[r->missing_at[e]].expert))
+                r->choices[e].holders |= 1u << p;
+    }
+    const uint32_t chosen = efs_choose(measured, peers->count, peers->read_s, r->choices, r->missing);
+    for (uint32_t e = 0; e < r->missing; e++) {
+        const int p = r->choices[e].peer;
+        r->where[r->missing_at[e]] = p;
+        if (p == EFS_CHOOSE_HERE)
+            continue;
+        r->used[p] = peers->peer[p].taken = true;
+        r->vectors_of[p] += r->choices[e].vectors;
+    }
+    pthread_mutex_unlock(&peers->lock);
+    return chosen;
+}
+
+/* ---- here ---- */
+
+/* Runs the experts that are at `where` in this process; their rows of out[pairs][hidden] are written, the rest is
+ * cleared.
+ */
+static errint_t run_here(struct remote *r, int where, float *out)
+{
+    const struct efs_mixture *m = r->m;
+    const size_t number = efs_wire_number_bytes(m->activation), row = m->hidden * number;
+    struct efs_route_to *routes = efs_sys_calloc(m->expert_count, sizeof(*routes));
+    uint32_t *token = efs_sys_malloc(r->pairs * sizeof(*token)), count = 0;
+    float *one = efs_sys_malloc(r->pairs * sizeof(*one));
+    uint8_t *x = efs_sys_malloc(r->pairs * row);
+    errint_t rc = routes && token && one && x ? 0 : efs_fail(r->err, -ENOMEM, "no memory for a mixture");
+    for (uint32_t i = 0; rc == 0 && i < m->expert_count; i++) {
+        const struct efs_route_to *route = &m->experts[i];
+        if (r->where[i] != where)
+            continue;
+        routes[count++] = (struct efs_route_to){route->expert, route->count, token + r->first[i], one + r->first[i]};
+        for (uint32_t t = 0; t < route->count; t++) {
+            const uint32_t at = r->first[i] + t;
+            token[at] = at;
+            one[at] = 1;
+            memcpy(x + at * row, (const uint8_t *)m->x + route->token[t] * m->x_stride * number, row);
+        }
+    }
+    struct efs_mixture here = *m;
+    here.experts = routes;
+    here.expert_count = count;
+    here.x = x;
+    here.tokens = r->pairs;
+    here.x_stride = here.y_stride = m->hidden;
+    here.y = out;
+    if (rc == 0 && count)
+        rc = efs_ffn_run(r->from, r->team, &here, r->err);
+    free(routes);
+    free(token);
+    free(one);
+    free(x);
+    return rc;
+}
+
+/* Runs what peers have not answered. */
+static errint_t run_failed(struct remote *r)
+{
+    const size_t row = r->m->hidden * sizeof(float);
+    float *out = efs_sys_malloc(r->pairs * row);
+    errint_t rc = out ? run_here(r, EFS_PEERS_MAX, out) : efs_fail(r->err, -ENOMEM, "no memory for a mixture");
+    for (uint32_t i = 0; rc == 0 && i < r->m->expert_count; i++)
+        if (r->where[i] == (int)EFS_PEERS_MAX)
+            memcpy(r->vectors + r->first[i] * r->m->hidden, out + r->first[i] * r->m->hidden,
+                   r->m->experts[i].count * row);
+    free(out);
+    return rc;
+}
+
+/* ---- there ---- */
+
+/* The body of a request for a peer's experts, with the tokens of x that they need alone. NULL: no memory, too large. */
+static void *make_request(const struct remote *r, int p, size_t *bytes)
+{
+    const struct efs_mixture *m = r->m;
+    const size_t number = efs_wire_number_bytes(m->activation), row = m->hidden * number;
+    struct efs_wire_request head = {.id = r->peers->peer[p].request,
+                                    .layer = r->from->layer,
+                                    .hidden = m->hidden,
+                                    .activation = m->activation,
+                                    .layout = m->layout,
+                                    .pairs = r->vectors_of[p]};
+    uint32_t *renamed = efs_sys_calloc(m->tokens, sizeof(*renamed)); /* 1 + its number in the request */
+    for (uint32_t i = 0; renamed && i < m->expert_count; i++) {
+        head.experts += r->where[i] == p;
+        for (uint32_t t = 0; r->where[i] == p && t < m->experts[i].count; t++)
+            renamed[m->experts[i].token[t]] = 1;
+    }
+    for (uint32_t t = 0; renamed && t < m->tokens; t++)
+        renamed[t] = renamed[t] ? ++head.tokens : 0;
+    if (m->hidden_act)
+        memcpy(head.hidden_act, m->hidden_act, strlen(m->hidden_act));
+    memcpy(head.stack, r->from->stack, strnlen(r->from->stack, sizeof(head.stack) - 1));
+    *bytes = efs_wire_request_bytes(head.experts, head.tokens, m->hidden, head.pairs, m->activation);
+    uint8_t *body = renamed && *bytes ? efs_sys_malloc(*bytes) : NULL;
+    if (body) {
+        struct efs_wire_expert *expert = (void *)(body + sizeof(head));
+        uint32_t *token = (uint32_t *)(expert + head.experts);
+        uint8_t *x = (uint8_t *)(token + head.pairs);
+        memcpy(body, &head, sizeof(head));
+        for (uint32_t i = 0; i < m->expert_count; i++) {
+            if (r->where[i] != p)
+                continue;
+            *expert++ = (struct efs_wire_expert){m->experts[i].expert, m->experts[i].count};
+            for (uint32_t t = 0; t < m->experts[i].count; t++)
+                *token++ = renamed[m->experts[i].token[t]] - 1;
+        }
+        for (uint32_t t = 0; t < m->tokens; t++)
+            if (renamed[t])
+                memcpy(x + (renamed[t] - 1) * row, (const uint8_t *)m->x + t * m->x_stride * number, row);
+    }
+    free(renamed);
+    return body;
+}
+
+/* A peer is given up: its experts are run here. */
+static void give_up(struct remote *r, int p)
+{
+    for (uint32_t i = 0; i < r->m->expert_count; i++)
+        if (r->where[i] == p)
+            r->where[i] = (int)EFS_PEERS_MAX;
+    r->used[p] = false;
+    pthread_mutex_lock(&r->peers->lock);
+    r->peers->stats.failed++;
+    pthread_mutex_unlock(&r->peers->lock);
+    efs_peer_return(r->peers, &r->peers->peer[p], true);
+}
+
+static void send_all(struct remote *r)
+{
+    r->sent_ns = efs_now_ns();
+    for (int p = 0; p < (int)r->peers->count; p++) {
+        struct efs_peer *peer = &r->peers->peer[p];
+        size_t bytes = 0;
+        if (!r->used[p])
+            continue;
+        peer->request++;
+        const double expected = efs_choose_seconds(&peer->measured, r->vectors_of[p]);
+        const double late = LATE * (expected > 0 ? expected : r->peers->read_s * r->missing);
+        r->until[p] = efs_from_now(late * 1e9 > LATE_LEAST_NS ? (int64_t)(late * 1e9) : LATE_LEAST_NS);
+        void *body = make_request(r, p, &bytes);
+        if (!body || efs_peer_send(peer, body, bytes, &r->until[p]) < 0)
+            give_up(r, p);
+        free(body);
+    }
+}
+
+/* Notes what a peer holds, and how long it took. */
+static void learn(struct remote *r, int p, const uint8_t *held, uint32_t layer_experts)
+{
+    struct efs_peer *peer = &r->peers->peer[p];
+    pthread_mutex_lock(&r->peers->lock);
+    struct efs_peer_layer *layer = efs_peer_layer(peer, r->from->stack, r->from->layer, true);
+    if (layer) {
+        layer->experts = layer_experts;
+        memcpy(layer->held, held, ((size_t)layer_experts + 7) / 8);
+    }
+    peer->used_ns = efs_now_ns();
+    average(&peer->measured.seconds, (double)(peer->used_ns - r->sent_ns) / 1e9);
+    average(&peer->measured.vectors, r->vectors_of[p]);
+    r->peers->stats.remote += r->vectors_of[p];
+    pthread_mutex_unlock(&r->peers->lock);
+}
+
+static void receive_all(struct remote *r)
+{
+    const size_t hidden = r->m->hidden;
+    for (int p = 0; p < (int)r->peers->count; p++) {
+        void *body = NULL;
+        const uint8_t *held;
+        const float *vectors;
+        uint32_t layer_experts;
+        if (!r->used[p])
+            continue;
+        if (efs_peer_receive(&r->peers->peer[p], r->vectors_of[p], r->m->hidden, &r->until[p], &body, &held,
+                             &layer_experts, &vectors) < 0) {
+            give_up(r, p);
+        } else {
+            for (uint32_t i = 0; i < r->m->expert_count; i++) {
+                if (r->where[i] != p)
+                    continue;
+                memcpy(r->vectors + r->first[i] * hidden, vectors, r->m->experts[i].count * hidden * sizeof(float));
+                vectors += r->m->experts[i].count * hidden;
+            }
+            learn(r, p, held, layer_experts);
+            efs_peer_return(r->peers, &r->peers->peer[p], false);
+        }
+        free(body);
+    }
+}
+
+/* ---- the mixture ---- */
+
+/* The sums of efs_ffn_run(), in its order. */
+static void add_up(const struct remote *r)
+{
+    const struct efs_mixture *m = r->m;
+    for (uint32_t t = 0; t < m->tokens; t++)
+        memset(m->y + t * m->y_stride, 0, m->hidden * sizeof(float));
+    for (uint32_t i = 0; i < m->expert_count; i++)
+        for (uint32_t t = 0; t < m->experts[i].count; t++) {
+            float *y = m->y + m->experts[i].token[t] * m->y_stride, weight = m->experts[i].weight[t];
+            const float *vector = r->vectors + (size_t)(r->first[i] + t) * m->hidden;
+            for (uint32_t c = 0; c < m->hidden; c++)
+                y[c] += weight * vector[c];
+        }
+}
+
+/* All here: measures what reading costs, or a vector. */
+static errint_t run_all(struct remote *r)
+{
+    const uint64_t start = efs_now_ns();
+    errint_t rc = efs_ffn_run(r->from, r->team, r->m, r->err);
+    const double seconds = (double)(efs_now_ns() - start) / 1e9;
+    struct efs_peers *peers = r->peers;
+    pthread_mutex_lock(&peers->lock);
+    const double read_s = r->missing ? (seconds - peers->vector_s * r->pairs) / r->missing : 0;
+    if (rc == 0 && r->missing == 0)
+        average(&peers->vector_s, seconds / r->pairs);
+    else if (rc == 0 && read_s > 0)
+        average(&peers->read_s, read_s);
+    peers->stats.local += rc == 0 ? r->pairs : 0;
+    pthread_mutex_unlock(&peers->lock);
+    return rc;
+}
+
+static errint_t run_with_peers(struct remote *r)
+{
+    r->vectors = efs_sys_calloc((size_t)r->pairs * r->m->hidden, sizeof(float));
+    if (!r->vectors)
+        return efs_fail(r->err, -ENOMEM, "no memory for a mixture");
+    send_all(r);
+    errint_t rc = run_here(r, EFS_CHOOSE_HERE, r->vectors);
+    receive_all(r);
+    uint32_t here = 0;
+    bool failed = false;
+    for (uint32_t i = 0; i < r->m->expert_count; i++) {
+        failed = failed || r->where[i] == (int)EFS_PEERS_MAX;
+        here += r->where[i] < 0 || r->where[i] == (int)EFS_PEERS_MAX ? r->m->experts[i].count : 0;
+    }
+    if (rc == 0 && failed)
+        rc = run_failed(r);
+    if (rc == 0)
+        add_up(r);
+    pthread_mutex_lock(&r->peers->lock);
+    r->peers->stats.local += here;
+    pthread_mutex_unlock(&r->peers->lock);
+    return rc;
+}
+
+/* Whether anything is to be read, and the mixture fits into messages. */
+static bool may_send(const struct remote *r)
+{
+    return r->missing && (uint64_t)r->pairs * r->m->hidden * sizeof(float) <= ROWS_BYTES &&
+           (!r->m->hidden_act || strlen(r->m->hidden_act) < EFS_WIRE_ACT_BYTES);
+}
+
+errint_t efs_peers_run(struct efs_peers *peers, const struct efs_ffn_source *from, struct efs_team *team,
+                       const struct efs_mixture *mixture, struct efs_error *err)
+{
+    struct remote r = {.peers = peers, .from = from, .team = team, .m = mixture, .err = err};
+    errint_t rc = remote_new(&r);
+    if (rc == 0)
+        rc = may_send(&r) && choose(&r) > 0 ? run_with_peers(&r) : run_all(&r);
+    remote_free(&r);
+    return rc;
+}

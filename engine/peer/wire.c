@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wire.c - see wire.h. */
+#include "wire.h"
+
+#include "matvec.h"
+
+#include <errno.h>
+#include <string.h>
+
+size_t efs_wire_request_bytes(uint32_t experts, uint32_t tokens, uint32_t hidden, uint32_t pairs,
+                              enum efs_activation activation)
+{
+    if (experts == 0 || experts > EFS_WIRE_EXPERTS || tokens == 0 || tokens > EFS_WIRE_TOKENS || hidden == 0 ||
+        hidden > EFS_COLS_MAX || pairs < experts || pairs > (uint64_t)experts * tokens ||
+        (unsigned)activation > EFS_ACTIVATION_F16 || efs_wire_answer_bytes(EFS_WIRE_LAYER, pairs, hidden) == 0)
+        return 0;
+    const uint64_t bytes = sizeof(struct efs_wire_request) + experts * sizeof(struct efs_wire_expert) +
+                           pairs * sizeof(uint32_t) + (uint64_t)tokens * hidden * efs_wire_number_bytes(activation);
+    return bytes <= EFS_WIRE_BYTES ? bytes : 0;
+}
+
+size_t efs_wire_answer_bytes(uint32_t layer_experts, uint32_t pairs, uint32_t hidden)
+{
+    if (layer_experts > EFS_WIRE_LAYER || hidden > EFS_COLS_MAX)
+        return 0;
+    const uint64_t bytes =
+        sizeof(struct efs_wire_answer) + efs_wire_held_bytes(layer_experts) + (uint64_t)pairs * hidden * sizeof(float);
+    return bytes <= EFS_WIRE_BYTES ? bytes : 0;
+}
+
+/* Whether the tokens of an expert are in order, so that none is there twice. */
+static bool are_tokens_right(const uint32_t *token, uint32_t count, uint32_t tokens)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (token[i] >= tokens || (i > 0 && token[i] <= token[i - 1]))
+            return false;
+    return true;
+}
+
+errint_t efs_wire_take_request(const void *body, size_t bytes, struct efs_wire_work *work)
+{
+    struct efs_wire_request r;
+    if (bytes < sizeof(r))
+        return -EBADMSG;
+    memcpy(&r, body, sizeof(r));
+    if (memchr(r.stack, '\0', sizeof(r.stack)) == NULL || memchr(r.hidden_act, '\0', sizeof(r.hidden_act)) == NULL ||
+        bytes != efs_wire_request_bytes(r.experts, r.tokens, r.hidden, r.pairs, (enum efs_activation)r.activation))
+        return -EBADMSG; /* 0, out of bounds, is no size of a body either */
+    const uint8_t *at = (const uint8_t *)body + sizeof(r);
+    *work = (struct efs_wire_work){.id = r.id,
+                                   .layer = r.layer,
+                                   .experts = r.experts,
+                                   .tokens = r.tokens,
+                                   .hidden = r.hidden,
+                                   .pairs = r.pairs,
+                                   .layout = r.layout,
+                                   .activation = (enum efs_activation)r.activation,
+                                   .expert = (const void *)at};
+    memcpy(work->stack, r.stack, sizeof(r.stack));
+    memcpy(work->hidden_act, r.hidden_act, sizeof(r.hidden_act));
+    at += r.experts * sizeof(*work->expert);
+    work->token = (const void *)at;
+    work->x = at + r.pairs * sizeof(uint32_t);
+    uint64_t pairs = 0;
+    for (uint32_t i = 0; i < r.experts; i++) {
+        const struct efs_wire_expert e = work->expert[i];
+        if (e.count == 0 || e.count > r.tokens || e.expert >= EFS_WIRE_LAYER || pairs + e.count > r.pairs ||
+            !are_tokens_right(work->token + pairs, e.count, r.tokens))
+            return -EBADMSG;
+        for (uint32_t j = 0; j < i; j++)
+            if (work->expert[j].expert == e.expert)
+                return -EBADMSG;
+        pairs += e.count;
+    }
+    return pairs == r.pairs ? 0 : -EBADMSG;
+}
+
+static bool are_finite(const float *number, size_t count)
+{
+    const uint8_t *bytes = (const uint8_t *)number;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, bytes + 4 * i, 4);
+        if ((bits & 0x7f800000u) == 0x7f800000u)
+            return false;
+    }
+    return true;
+}
+
+errint_t efs_wire_take_answer(const void *body, size_t bytes, uint64_t id, uint32_t pairs, uint32_t hidden,
+                              const uint8_t **held, uint32_t *layer_experts, const float **vectors)
+{
+    struct efs_wire_answer a;
+    if (bytes < sizeof(a))
+        return -EBADMSG;
+    memcpy(&a, body, sizeof(a));
+    if (a.id != id || a.error > 4095 || (a.error && bytes != sizeof(a)))
+        return -EBADMSG;
+    if (a.error)
+        return -(errint_t)a.error;
+    if (a.pairs != pairs || a.hidden != hidden || a.layer_experts > EFS_WIRE_LAYER ||
+        bytes != efs_wire_answer_bytes(a.layer_experts, pairs, hidden))
+        return -EBADMSG;
+    *held = (const uint8_t *)body + sizeof(a);
+    *layer_experts = a.layer_experts;
+    *vectors = (const float *)(*held + efs_wire_held_bytes(a.layer_experts));
+    return are_finite(*vectors, (size_t)pairs * hidden) ? 0 : -EBADMSG;
+}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two machines as processes: runmoe with a small budget, and expertpeer, which holds all experts. The logits of all
+positions have the bits of a run alone, also when the peer is stopped, killed or another program; hostile callers."""
+import json
+import signal
+import socket
+
+from e2e import *
+
+RUNMOE, PEER = program("runmoe"), program("expertpeer")
+store = make_store(make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "512", "-e", "32", "-l", "4", "--vocab", "500"))
+key = scratch("key")
+with open(key, "w", encoding="ascii") as file:
+    file.write("0123456789abcdef" * 4)
+os.chmod(key, 0o600)
+PROMPT = ",".join(str(n) for n in range(3, 400, 37))
+
+
+class Peer:
+    """expertpeer of a store or a mount, on a port of its own."""
+
+    def __init__(self, source, *options):
+        self.process = subprocess.Popen([PEER, source, "--listen", "127.0.0.1:0", "--key", key, "--json", *options],
+                                        stdout=subprocess.PIPE, text=True)
+        self.port = json.loads(self.process.stdout.readline())["port"]
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        said = json.loads(self.process.stdout.readline())
+        check("the server ends with 0", self.process.wait() == 0)
+        return said
+
+
+def start(port, logits, *options):
+    return subprocess.Popen([RUNMOE, store, "-p", PROMPT, "-n", "60", "--batch", "2", "--logits", scratch(logits), "--budget", "36M",
+                             "--threads", "1", *(("--peers", f"127.0.0.1:{port}", "--peer-key", key) if port else ()), *options],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(process, logits):
+    out, error = process.communicate()
+    check(f"{logits}: runmoe ends with 0", process.returncode == 0, error)
+    with open(scratch(logits), "rb") as file:
+        return dict(line.split(": ", 1) for line in out.splitlines() if ": " in line), file.read()
+
+
+def ran(port, logits, *options):
+    return end(start(port, logits, *options), logits)
+
+
+alone, want = ran(0, "alone")
+rounded = ran(0, "alone-bf16", "--activations", "bf16")[1]
+peer = Peer(store)
+for activations, same in (("f32", want), ("bf16", rounded)):
+    computed = 0
+    for _ in range(20):  # a machine that is busy may find reading sooner, or the answer late
+        said, got = ran(peer.port, activations, "--activations", activations)
+        check(f"{activations}: the logits have the same bits", got == same)
+        computed += int(said["peer_vectors"])
+        if computed:
+            break
+    check(f"{activations}: the peer computed some experts", computed > 0, said)
+stats = peer.end()
+check("the server saw no wrong message", (stats["bad"], stats["failed"], stats["refused"]) == (0, 0, 0), stats)
+
+for name, number in (("stopped", signal.SIGSTOP), ("killed", signal.SIGKILL)):
+    peer = Peer(store)
+    runs = start(peer.port, name)
+    wait_until(lambda: runs.poll() is not None or os.stat(scratch(name)).st_size > 100000 if os.path.exists(scratch(name)) else False)
+    peer.process.send_signal(number)
+    check(f"{name} in the middle: the logits have the same bits", end(runs, name)[1] == want)
+    peer.process.kill()
+    peer.process.wait()
+
+with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts and says nothing
+    said, got = ran(silent.getsockname()[1], "silent")
+    check("a port that says nothing: the same bits, nothing is sent", got == want and said["peer_vectors"] == "0", said)
+
+peer = Peer(store)
+for what in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(4000), os.urandom(70000)):
+    with socket.create_connection(("127.0.0.1", peer.port)) as caller:
+        caller.sendall(what)
+flood = []
+for _ in range(100):
+    flood.append(socket.create_connection(("127.0.0.1", peer.port)))
+said, got = ran(peer.port, "flooded")
+check("beside a flood of connections: the same bits", got == want)
+for one in flood:
+    one.close()
+wait_until(lambda: ran(peer.port, "afterwards")[0]["peers_connected"] == "1")
+stats = peer.end()
+check("it has refused them", stats["refused"] >= 40, stats)
+
+refused = run(PEER, store, "--listen", "127.0.0.1:0")
+check("without a key: wrong usage", refused.returncode == 2 and "openssl rand" in refused.stderr, refused.stderr)
+os.chmod(key, 0o644)
+refused = run(PEER, store, "--listen", "127.0.0.1:0", "--key", key)
+check("a key that others can read is refused, with the way out", refused.returncode == 1 and "hint: chmod 600" in refused.stderr,
+      refused.stderr)
+os.chmod(key, 0o600)
+plain = make_model("plain", "-F", "qwen3-moe", "-d", "256", "-i", "160", "-e", "4", "-l", "1", "--vocab", "500")
+refused = run(PEER, plain, "--listen", "127.0.0.1:0", "--key", key)
+check("a checkpoint in place is refused, with the way out", refused.returncode == 1 and "hint: pack it" in refused.stderr, refused.stderr)
+
+need_fuse()
+mount = Mount(store)
+peer = Peer(mount.path)
+said, got = ran(peer.port, "of a mount")
+check("a peer of a mount: the logits have the same bits", got == want)
+said, got = end(subprocess.Popen([RUNMOE, mount.path, "-p", PROMPT, "-n", "60", "--batch", "2", "--logits", scratch("mounted"),
+                                  "--threads", "1", "--peers", f"127.0.0.1:{peer.port}", "--peer-key", key],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), "mounted")
+check("a caller on a mount: the same", got == want)
+stats = peer.end()
+check("of a mount: no wrong message", (stats["bad"], stats["failed"], stats["refused"]) == (0, 0, 0), stats)
+mount.unmount()
+done()

@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mixtures of which a peer computes some experts: the bits are those of a run without peers, for wrong answers and for
+ * a peer that ends at any time; a server survives every message. Measured times are set by the tests.
+ */
+#include "ffn_fixture.h"
+
+#include "deadline.h"
+#include "matvec.h"
+#include "peer_address.h"
+#include "peer_ops.h"
+#include "peers.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char key_path[320];
+
+static void write_key(const char *path, const char *digits, mode_t mode)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "%s\n", digits);
+    fclose(file);
+    assert_int_equal(chmod(path, mode), 0);
+}
+
+#define KEY "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+
+/* A caller with nothing in memory, whose measured times send every expert to the peer at once. */
+struct caller {
+    struct served s;
+    struct efs_peers *peers;
+};
+
+static struct efs_peer_stats stats_of(const struct caller *c)
+{
+    struct efs_peer_stats stats;
+    efs_client_peer_stats(c->s.client, &stats);
+    return stats;
+}
+
+static struct caller call(unsigned port, const char *key)
+{
+    struct caller c = {.s = {.fs = open_store(&model, 128 * MIB)}};
+    struct efs_error err = {""};
+    const struct efs_peer_ops *ops;
+    char address[40];
+    snprintf(address, sizeof(address), "127.0.0.1:%u", port);
+    assert_int_equal(efs_client_new(c.s.fs, &c.s.client, NULL), 0);
+    assert_int_equal(efs_team_new(2, &c.s.team), 0);
+    if (efs_client_peers(c.s.client, address, key, &err) < 0)
+        fail_msg("%s", err.text);
+    c.peers = efs_client_peers_of(c.s.client, &ops);
+    return c;
+}
+
+static void prefer_peer(const struct caller *c, double seconds)
+{
+    pthread_mutex_lock(&c->peers->lock);
+    c->peers->read_s = 1000;
+    c->peers->peer[0].measured.seconds = seconds;
+    c->peers->peer[0].measured.vectors = 1e6;
+    c->peers->peer[0].used_ns = efs_now_ns();
+    pthread_mutex_unlock(&c->peers->lock);
+}
+
+static void wait_ready(const struct caller *c)
+{
+    while (stats_of(c).ready == 0)
+        poll(NULL, 0, 2);
+}
+
+/* One mixture of the caller, which must have the bits of a run without peers. */
+static void same_bits(const struct caller *c, enum efs_activation a, uint32_t tokens)
+{
+    static float want[TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE];
+    struct efs_error err = {""};
+    struct efs *plain = open_store(&model, 128 * MIB);
+    assert_int_equal(run(plain, 2, EFS_FORM_ANY, a, tokens, want, &err), 0);
+    efs_close(plain);
+    const struct efs_mixture m = mixture_of(EFS_FORM_ANY, a, tokens, y);
+    memset(y, 0, sizeof(y));
+    if (efs_client_ffn(c->s.client, c->s.team, "", 0, &m, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_memory_equal(y, want, sizeof(y));
+}
+
+static uint32_t pairs_of(uint32_t tokens)
+{
+    uint32_t pairs = 0;
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        for (uint32_t t = 0; t < tokens; t++)
+            pairs += chosen(e, t, tokens);
+    return pairs;
+}
+
+struct host {
+    struct served s;
+    struct efs_peer_server *server;
+};
+
+static struct host serve_peers(const char *key)
+{
+    struct host h = {.s = serve(EFS_CHOOSE_CASCADE, 1)};
+    struct efs_error err = {""};
+    if (efs_peer_serve(h.s.client, "127.0.0.1:0", key, 2, &h.server, &err) < 0)
+        fail_msg("%s", err.text);
+    return h;
+}
+
+static struct efs_peer_server_stats served_by(const struct host *h)
+{
+    struct efs_peer_server_stats stats;
+    efs_peer_server_stats(h->server, &stats);
+    return stats;
+}
+
+static void host_end(struct host *h)
+{
+    efs_peer_server_end(h->server);
+    serve_end(&h->s);
+}
+
+/* ---- right answers ---- */
+
+TEST(test_same_bits)
+{
+    struct host h = serve_peers(key_path);
+    static const uint32_t counts[] = {1, 2, 9, TOKENS};
+    for (enum efs_activation a = EFS_ACTIVATION_F32; a <= EFS_ACTIVATION_BF16; a++)
+        for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+            struct caller c = call(efs_peer_server_port(h.server), key_path);
+            wait_ready(&c);
+            prefer_peer(&c, 100);
+            same_bits(&c, a, counts[i]);
+            assert_int_equal(stats_of(&c).remote, pairs_of(counts[i]));
+            assert_int_equal(stats_of(&c).failed, 0);
+            prefer_peer(&c, 100); /* now it is known which experts the peer holds */
+            same_bits(&c, a, counts[i]);
+            assert_int_equal(stats_of(&c).remote, 2 * pairs_of(counts[i]));
+            serve_end(&c.s);
+        }
+    assert_int_equal(served_by(&h).bad + served_by(&h).failed, 0);
+    host_end(&h);
+}
+
+/* What names of tensors do not say reaches the peer: its errors are the caller's own. */
+TEST(test_activation)
+{
+    struct host h = serve_peers(key_path);
+    struct caller c = call(efs_peer_server_port(h.server), key_path);
+    static float y[TOKENS * Y_STRIDE];
+    struct efs_error err = {""};
+    wait_ready(&c);
+    struct efs_mixture m = mixture_of(EFS_FORM_ANY, EFS_ACTIVATION_F32, 2, y);
+    static const char *const acts[] = {"gelu", "an activation of a long name"};
+    for (size_t i = 0; i < 2; i++) {
+        prefer_peer(&c, 100);
+        m.hidden_act = acts[i];
+        assert_int_equal(efs_client_ffn(c.s.client, c.s.team, "", 0, &m, &err), -EOPNOTSUPP);
+        assert_non_null(strstr(err.text, "gelu") ? err.text : strstr(err.text, "long name"));
+    }
+    assert_int_equal(served_by(&h).failed, 1);
+    serve_end(&c.s);
+    host_end(&h);
+}
+
+/* Nothing is measured: the first mixture is run here, then the peer gets one expert. */
+TEST(test_measures_first)
+{
+    struct host h = serve_peers(key_path);
+    struct caller c = call(efs_peer_server_port(h.server), key_path);
+    wait_ready(&c);
+    same_bits(&c, EFS_ACTIVATION_F32, 2);
+    assert_int_equal(stats_of(&c).remote, 0);
+    assert_true(c.peers->read_s > 0);
+    same_bits(&c, EFS_ACTIVATION_F32, 2); /* all are in memory */
+    assert_int_equal(stats_of(&c).remote, 0);
+    assert_true(c.peers->vector_s > 0);
+    serve_end(&c.s);
+    host_end(&h);
+}
+
+/* ---- faults of peers ---- */
+
+TEST(test_server_ends)
+{
+    struct host h = serve_peers(key_path);
+    struct caller c = call(efs_peer_server_port(h.server), key_path);
+    wait_ready(&c);
+    prefer_peer(&c, 100);
+    host_end(&h);
+    same_bits(&c, EFS_ACTIVATION_F32, 3);
+    assert_int_equal(stats_of(&c).failed, 1);
+    assert_int_equal(stats_of(&c).ready, 0);
+    same_bits(&c, EFS_ACTIVATION_F32, 3); /* left alone for a minute */
+    assert_int_equal(stats_of(&c).failed, 1);
+    serve_end(&c.s);
+}
+
+enum lie { NOT_FINITE, OTHER_NUMBER, SHORT, LONG, ERROR, LATE, CLOSED, OTHER_KIND, OTHER_HIDDEN, NO_LIE };
+
+struct liar {
+    int listener;
+    enum lie lie;
+    uint64_t hash;
+};
+
+static void lie_about(struct efs_tls *tls, const struct efs_wire_work *work, enum lie lie)
+{
+    const size_t bytes = efs_wire_answer_bytes(EXPERTS, work->pairs, work->hidden);
+    uint8_t *body = calloc(1, bytes);
+    const struct efs_wire_answer a = {.id = work->id + (lie == OTHER_NUMBER),
+                                      .error = lie == ERROR ? ENOENT : 0,
+                                      .layer_experts = EXPERTS,
+                                      .pairs = work->pairs,
+                                      .hidden = work->hidden - (lie == OTHER_HIDDEN)};
+    struct efs_wire_head head = {lie == OTHER_KIND ? EFS_WIRE_WELCOME : EFS_WIRE_ANSWER,
+                                 (uint32_t)(lie == ERROR  ? sizeof(a)
+                                            : lie == LONG ? UINT32_MAX
+                                                          : bytes)};
+    const uint32_t nan = 0x7fc00000;
+    assert_non_null(body);
+    memcpy(body, &a, sizeof(a));
+    if (lie == NOT_FINITE)
+        memcpy(body + bytes - 4, &nan, 4);
+    efs_tls_send(tls, &head, sizeof(head), NULL);
+    efs_tls_send(tls, body, lie == SHORT ? bytes - 4 : head.bytes < bytes ? head.bytes : bytes, NULL);
+    free(body);
+}
+
+static void *liar_thread(void *arg)
+{
+    struct liar *liar = arg;
+    struct {
+        struct efs_wire_head head;
+        struct efs_wire_hello hello;
+    } hello, welcome = {{EFS_WIRE_WELCOME, sizeof(welcome.hello)}, {.version = EFS_WIRE_VERSION, .store = liar->hash}};
+    struct efs_wire_head head;
+    struct efs_peer_key key;
+    struct efs_tls *tls;
+    struct efs_wire_work work;
+    struct pollfd fd = {.fd = liar->listener, .events = POLLIN};
+    poll(&fd, 1, -1);
+    int connection = accept4(liar->listener, NULL, NULL, SOCK_NONBLOCK);
+    assert_int_equal(efs_peer_key_read(key_path, &key, NULL), 0);
+    assert_int_equal(efs_tls_new(connection, true, &key, NULL, &tls, NULL), 0);
+    assert_int_equal(efs_tls_receive(tls, &hello, sizeof(hello), NULL), 0);
+    assert_int_equal(efs_tls_send(tls, &welcome, sizeof(welcome), NULL), 0);
+    assert_int_equal(efs_tls_receive(tls, &head, sizeof(head), NULL), 0);
+    void *body = malloc(head.bytes);
+    assert_int_equal(efs_tls_receive(tls, body, head.bytes, NULL), 0);
+    assert_int_equal(efs_wire_take_request(body, head.bytes, &work), 0);
+    if (liar->lie != LATE && liar->lie != CLOSED)
+        lie_about(tls, &work, liar->lie);
+    if (liar->lie != CLOSED) /* until the caller has given it up */
+        efs_tls_receive(tls, &head, sizeof(head), NULL);
+    free(body);
+    efs_tls_free(tls);
+    close(connection);
+    return NULL;
+}
+
+/* A peer that has the key and answers wrongly, too late or not at all: its experts are read. */
+TEST(test_lies)
+{
+    pack(&model, EFS_CHOOSE_CASCADE);
+    for (enum lie lie = NOT_FINITE; lie < NO_LIE; lie++) {
+        struct liar liar = {.lie = lie};
+        pthread_t thread;
+        assert_int_equal(efs_peer_listen("127.0.0.1:0", &liar.listener, NULL), 0);
+        struct caller c = call(efs_peer_port(liar.listener), key_path);
+        liar.hash = c.peers->hello.store;
+        assert_int_equal(pthread_create(&thread, NULL, liar_thread, &liar), 0);
+        wait_ready(&c);
+        prefer_peer(&c, lie == LATE || lie == SHORT ? 0.001 : 100);
+        same_bits(&c, EFS_ACTIVATION_F32, 3);
+        if (stats_of(&c).failed != 1 || stats_of(&c).remote != 0 || stats_of(&c).ready != 0)
+            fail_msg("lie %d: %llu failed", (int)lie, (unsigned long long)stats_of(&c).failed);
+        serve_end(&c.s);
+        pthread_join(thread, NULL);
+        close(liar.listener);
+    }
+}
+
+/* ---- faults of callers ---- */
+
+static int connect_to(const struct host *h)
+{
+    char address[40];
+    int fd;
+    snprintf(address, sizeof(address), "127.0.0.1:%u", efs_peer_server_port(h->server));
+    assert_int_equal(efs_peer_connect(address, NULL, &fd, NULL), 0);
+    return fd;
+}
+
+static void wait_for(const struct host *h, uint64_t refused, uint64_t bad)
+{
+    for (;;) {
+        const struct efs_peer_server_stats stats = served_by(h);
+        if (stats.refused == refused && stats.bad == bad)
+            return;
+        assert_true(stats.refused <= refused && stats.bad <= bad);
+        poll(NULL, 0, 2);
+    }
+}
+
+TEST(test_other_key_or_store)
+{
+    struct host h = serve_peers(key_path);
+    char other[340];
+    snprintf(other, sizeof(other), "%s-other", key_path);
+    write_key(other, "ff0102030405060708090a0b0c0d0e0f", 0600);
+    struct caller c = call(efs_peer_server_port(h.server), other);
+    wait_for(&h, 1, 0);
+    assert_int_equal(stats_of(&c).ready, 0);
+    same_bits(&c, EFS_ACTIVATION_F32, 1);
+    serve_end(&c.s);
+    int fd = connect_to(&h);
+    assert_int_equal(send(fd, "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL), 18); /* no TLS */
+    wait_for(&h, 2, 0);
+    close(fd);
+    struct efs_peer_key key;
+    struct efs_tls *tls;
+    struct {
+        struct efs_wire_head head;
+        struct efs_wire_hello hello;
+    } hello = {{EFS_WIRE_HELLO, sizeof(hello.hello)}, {.version = EFS_WIRE_VERSION, .store = 1}};
+    assert_int_equal(efs_peer_key_read(key_path, &key, NULL), 0);
+    fd = connect_to(&h);
+    assert_int_equal(efs_tls_new(fd, false, &key, NULL, &tls, NULL), 0);
+    assert_int_equal(efs_tls_send(tls, &hello, sizeof(hello), NULL), 0);
+    wait_for(&h, 3, 0); /* another store */
+    efs_tls_free(tls);
+    close(fd);
+    host_end(&h);
+}
+
+/* Messages of a caller that has the key. */
+TEST(test_wrong_messages)
+{
+    struct host h = serve_peers(key_path);
+    struct efs_peer_key key;
+    uint64_t random = 3, hash;
+    assert_int_equal(efs_client_hash(h.s.client, &hash, NULL), 0);
+    assert_int_equal(efs_peer_key_read(key_path, &key, NULL), 0);
+    for (unsigned i = 0; i < 40; i++) {
+        struct efs_tls *tls;
+        struct {
+            struct efs_wire_head head;
+            struct efs_wire_hello hello;
+        } hello = {{EFS_WIRE_HELLO, sizeof(hello.hello)}, {.version = EFS_WIRE_VERSION, .store = hash}}, welcome;
+        int fd = connect_to(&h);
+        assert_int_equal(efs_tls_new(fd, false, &key, NULL, &tls, NULL), 0);
+        assert_int_equal(efs_tls_send(tls, &hello, sizeof(hello), NULL), 0);
+        assert_int_equal(efs_tls_receive(tls, &welcome, sizeof(welcome), NULL), 0);
+        const uint32_t token = 0;
+        const struct efs_wire_expert expert = {1, 1};
+        struct efs_wire_request r = {.id = 5, .experts = 1, .tokens = 1, .hidden = HIDDEN, .pairs = 1};
+        uint8_t body[4096] = {0};
+        struct efs_wire_head head = {EFS_WIRE_REQUEST,
+                                     (uint32_t)efs_wire_request_bytes(1, 1, HIDDEN, 1, EFS_ACTIVATION_F32)};
+        memcpy(body + sizeof(r), &expert, sizeof(expert));
+        memcpy(body + sizeof(r) + sizeof(expert), &token, sizeof(token));
+        uint32_t *const fields[] = {&r.experts, &r.tokens, &r.hidden, &r.pairs, &r.activation, &head.kind, &head.bytes};
+        uint32_t *field = fields[i % 7];
+        const uint32_t right = *field;
+        *field = i < 7 ? UINT32_MAX : i < 14 ? (uint32_t)(right == 0) + 3 : (uint32_t)fixture_random(&random);
+        memcpy(body, &r, sizeof(r));
+        efs_tls_send(tls, &head, sizeof(head), NULL);
+        efs_tls_send(tls, body, head.bytes < sizeof(body) ? head.bytes : sizeof(body), NULL);
+        shutdown(fd, SHUT_WR);
+        uint8_t byte; /* an answer, or the end */
+        while (efs_tls_receive(tls, &byte, 1, NULL) == 0)
+            ;
+        efs_tls_free(tls);
+        close(fd);
+    }
+    struct caller c = call(efs_peer_server_port(h.server), key_path); /* it still serves */
+    wait_ready(&c);
+    prefer_peer(&c, 100);
+    same_bits(&c, EFS_ACTIVATION_F32, 2);
+    assert_int_equal(stats_of(&c).remote, pairs_of(2));
+    serve_end(&c.s);
+    assert_true(served_by(&h).bad > 20);
+    host_end(&h);
+}
+
+TEST(test_arguments)
+{
+    struct served s = serve(EFS_CHOOSE_CASCADE, 1);
+    struct efs_error err = {""};
+    struct efs_peer_server *server;
+    char other[340];
+    snprintf(other, sizeof(other), "%s-bad", key_path);
+    write_key(other, KEY, 0644);
+    assert_int_equal(efs_client_peers(s.client, "127.0.0.1:1", other, &err), -EACCES);
+    assert_non_null(strstr(err.text, "chmod 600"));
+    write_key(other, "0011zz", 0600);
+    assert_int_equal(efs_client_peers(s.client, "127.0.0.1:1", other, &err), -EINVAL);
+    assert_int_equal(efs_client_peers(s.client, "127.0.0.1:1", "/nonexistent", &err), -ENOENT);
+    static const char *const bad[] = {"", "host", "host:", ":1", "host:70000", "::1:5", "host:1x", "a:1,b"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(efs_client_peers(s.client, bad[i], key_path, &err), -EINVAL);
+    assert_int_equal(efs_client_peers(s.client, "[::1]:1,127.0.0.1:2", key_path, &err), 0);
+    assert_int_equal(efs_client_peers(s.client, "127.0.0.1:3", key_path, &err), -EEXIST);
+    assert_int_equal(efs_peer_serve(s.client, "nowhere", key_path, 1, &server, &err), -EINVAL);
+    assert_null(server);
+    serve_end(&s);
+}
+
+/* ---- the choice ---- */
+
+static uint32_t choose(double peer_s, double vectors, double read_s, uint32_t count, uint32_t of_each)
+{
+    const struct efs_choose_peer peer = {true, peer_s, vectors};
+    struct efs_choose_expert experts[8];
+    for (uint32_t i = 0; i < count; i++)
+        experts[i] = (struct efs_choose_expert){.vectors = of_each, .holders = 1};
+    return efs_choose(&peer, 1, read_s, experts, count);
+}
+
+TEST(test_choice)
+{
+    assert_int_equal(choose(1, 1, 0, 8, 1), 0);      /* reading is not measured: all are read */
+    assert_int_equal(choose(0, 0, 1, 8, 1), 1);      /* the peer is not measured: one expert */
+    assert_int_equal(choose(0.0001, 8, 1, 8, 1), 8); /* a fast peer gets all */
+    assert_int_equal(choose(2, 1, 0.1, 8, 1), 0);    /* slower than reading all */
+    assert_int_equal(choose(4, 8, 1, 8, 1), 4);      /* reading the rest takes as long as the answer: 4 of 4 s */
+    assert_int_equal(choose(1, 1, 1, 8, 1), 4);      /* each vector takes as long as reading an expert */
+    assert_int_equal(choose(1, 1, 1, 8, 100), 0);    /* many tokens: reading is sooner */
+    struct efs_choose_peer peers[2] = {{true, 1, 1}, {false, 0.001, 1}};
+    struct efs_choose_expert e[3] = {{1, 2, 0}, {1, 3, 0}, {1, 0, 0}};
+    assert_int_equal(efs_choose(peers, 2, 10, e, 3), 1); /* not ready, or not there */
+    assert_int_equal(e[0].peer, EFS_CHOOSE_HERE);
+    assert_int_equal(e[1].peer, 0);
+    assert_int_equal(e[2].peer, EFS_CHOOSE_HERE);
+}
+
+static int setup_peer(void **state)
+{
+    int rc = setup(state);
+    snprintf(key_path, sizeof(key_path), "%s/key", model.fixture.directory);
+    write_key(key_path, KEY, 0600);
+    return rc;
+}
+
+TEST_MAIN(setup_peer, teardown)

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_peer.c - any bytes as a request, or as an answer: an accepted one has every number in bounds. The first byte
+ * chooses, the next two are what the answer must match.
+ */
+#include "fuzz.h"
+#include "wire.h"
+
+#include <string.h>
+
+static void request(const void *body, size_t bytes)
+{
+    struct efs_wire_work work;
+    if (efs_wire_take_request(body, bytes, &work) < 0)
+        return;
+    uint64_t pairs = 0;
+    for (uint32_t e = 0; e < work.experts; e++)
+        for (uint32_t t = 0; t < work.expert[e].count; t++, pairs++)
+            CHECK(work.token[pairs] < work.tokens);
+    CHECK(pairs == work.pairs && strlen(work.stack) < sizeof(work.stack));
+    const uint8_t *end =
+        (const uint8_t *)work.x + (size_t)work.tokens * work.hidden * efs_wire_number_bytes(work.activation);
+    CHECK(end == (const uint8_t *)body + bytes);
+}
+
+static void answer(const void *body, size_t bytes, uint32_t pairs, uint32_t hidden)
+{
+    const uint8_t *held;
+    const float *vectors;
+    uint32_t layer_experts;
+    if (efs_wire_take_answer(body, bytes, 0, pairs, hidden, &held, &layer_experts, &vectors) < 0)
+        return;
+    CHECK(layer_experts <= EFS_WIRE_LAYER);
+    CHECK((const uint8_t *)(vectors + (size_t)pairs * hidden) == (const uint8_t *)body + bytes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size < 3)
+        return 0;
+    void *body = malloc(size > 3 ? size - 3 : 1); /* aligned as a received one */
+    CHECK(body);
+    memcpy(body, data + 3, size - 3);
+    if (data[0] % 2)
+        request(body, size - 3);
+    else
+        answer(body, size - 3, data[1], data[2]);
+    free(body);
+    return 0;
+}
