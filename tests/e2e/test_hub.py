@@ -15,7 +15,7 @@ need_fuse()
 for variable in list(os.environ):  # of the user who runs the tests
     if variable.startswith(("AWS_", "EXPERTFS_HTTP_", "HF_")) or variable in ("CURL_CA_BUNDLE", "EXPERTFS_CURL", "EXPERTFS_INSECURE_HTTP"):
         del os.environ[variable]
-os.environ.update(HF_HUB_CACHE=scratch("hub"), HOME=scratch("home"), XDG_DATA_HOME=scratch("data"))
+os.environ.update(HF_HUB_CACHE=scratch("hub"), HOME=scratch("home"), XDG_DATA_HOME=scratch("data"), XDG_CACHE_HOME=scratch("cache"))
 OPTIONS = ("-o", "budget=64M,direct_io=on,warm=off,nostate")
 expertctl = program("expertctl")
 A, B, C = "a1" * 20, "b2" * 20, "c3" * 20  # commits
@@ -66,8 +66,9 @@ def serves(what, given, files, commit=A, **environment):
     mnt = scratch("mnt")
     os.makedirs(mnt, exist_ok=True)
     result = ctl("up", "--remote", *OPTIONS, given, mnt, **environment)
-    good = check(f"{what}: mounted, and said in a line", result.returncode == 0 and len(result.stderr.splitlines()) == 1 and
-                 f"{given} is served from {hub.url}/" in result.stderr and f"/resolve/{commit}/" in result.stderr, result)
+    good = check(f"{what}: mounted, and said in a line", result.returncode == 0 and len(result.stderr.splitlines()) == 2 and
+                 f"{given} is served from {hub.url}/" in result.stderr and f"/resolve/{commit}/" in result.stderr and
+                 re.search(f"a copy of what is read is kept in {scratch('cache')}/expertfs, up to [0-9.]+ .iB, half of what is free", result.stderr), result)
     if good:
         there = [name for name in files_below(mnt) if not name.startswith(("experts/", ".expertfs/"))]
         check(f"{what}: its files", there == sorted(files), there)
@@ -101,8 +102,10 @@ check("and never to the host of the blobs", taken and not any("Authorization" in
 
 print("-- the commit is pinned, links expire")
 mnt = scratch("mnt")
-result = ctl("up", "--remote", *OPTIONS, "org/One-GGUF", mnt, HF_TOKEN=hub.secret)
+result = ctl("up", "--remote", *OPTIONS, "org/One-GGUF", mnt, HF_TOKEN=hub.secret, XDG_CACHE_HOME=scratch("empty"))
 check("mounted", result.returncode == 0, result)
+limit = int(next(line for line in open(f"{mnt}/.expertfs/config") if line.startswith("local_limit_bytes: ")).split()[1])
+check("a copy is kept in half of what is free", limit > 1 << 28 and os.listdir(scratch("empty/expertfs")), limit)
 hub.references["org/One-GGUF"]["main"] = B
 hub.blobs.signature = 2
 hub.taken()
@@ -120,6 +123,11 @@ result = ctl("up", "--remote", *OPTIONS, "org/One-GGUF", mnt)
 check("the mount point has the old commit", result.returncode == 1 and f"is a mount of {hub.url}" in result.stderr and "hint: " in result.stderr, result)
 ctl("down", mnt)
 hub.references["org/One-GGUF"]["main"] = A
+result = ctl("up", "--remote", *OPTIONS, "org/One-GGUF", mnt)
+again = open(f"{mnt}/One.gguf", "rb").read()
+fetched = int(next(line for line in open(f"{mnt}/.expertfs/stat") if line.startswith("fetched_bytes: ")).split()[1])
+check("the copy of an earlier mount has the bytes", result.returncode == 0 and again == whole and fetched < 1 << 20, (result, fetched))
+ctl("down", mnt)
 hub.lie = after(1, lambda handler: hub.references["org/One-GGUF"].update(main=B))
 serves("main moves while it is opened", "org/One-GGUF", {"One.gguf": whole})
 hub.lie = lambda handler: False
@@ -160,7 +168,7 @@ for what, given, environment, text, hint in (
 for what, environment in (("without a token", {}), ("with one of another user", {"HF_TOKEN": hub.secret})):
     result = ctl("up", "--remote", "org/Gated", **environment)
     lines = result.stderr.splitlines()
-    check(f"a gated model {what}", result.returncode == 1 and len(lines) == 3 and "One.gguf: a gated model" in lines[1] and "accept the terms" in lines[2], result.stderr)
+    check(f"a gated model {what}", result.returncode == 1 and len(lines) == 4 and "One.gguf: a gated model" in lines[2] and "accept the terms" in lines[3], result.stderr)
 result = ctl("up", "--remote", "--reclaim", "org/One-GGUF")
 check("--reclaim", result.returncode == 2 and "nothing is packed" in result.stderr, result.stderr)
 
@@ -252,9 +260,10 @@ ctl("down", mnt)
 
 print("-- a program, the library, and programs that take no address")
 address = f"{hub.url}/org/One-GGUF/resolve/{A}/One.gguf"
-result = subprocess.run([expertctl, "up", "--remote", *OPTIONS, "org/One-GGUF", "--", "cat", "{gguf}"], capture_output=True,
+result = subprocess.run([expertctl, "up", "--remote", "-o", f"local={scratch('other')},local-size=1G", *OPTIONS, "org/One-GGUF", "--", "cat", "{gguf}"], capture_output=True,
                         env={**os.environ, "HF_ENDPOINT": hub.url})
 check("a program reads the file", result.returncode == 0 and result.stdout == whole and f"cat runs on a mount of {address}" in result.stderr.decode(), result.stderr)
+check("a copy that the user names is the only one", os.listdir(scratch("other")) and b"half of what" not in result.stderr, result.stderr)
 os.environ["HF_ENDPOINT"] = hub.url
 try:
     client = library_client.Client(address, originals={})

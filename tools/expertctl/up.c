@@ -7,6 +7,7 @@
 #include "control_file.h"
 #include "hub_name.h"
 #include "interrupt.h"
+#include "local_copy.h"
 #include "model.h"
 #include "mountpoint.h"
 #include "options.h"
@@ -34,23 +35,29 @@
 #define PROBE_MS 5000
 
 struct arguments {
-    struct tools_arguments given; /* MODEL [MNT] */
-    char **program;               /* its words, ended by NULL; NULL: none */
-    const char *folder;           /* of --store; NULL: the default */
-    const char *device;           /* of ggml; NULL: as EXPERTFS_DEVICE says */
-    char *options;                /* of -o, joined; NULL: none */
-    bool remote, reclaim, yes, json;
+    struct tools_arguments given;    /* MODEL [MNT] */
+    char **program;                  /* its words, ended by NULL; NULL: none */
+    const char *folder;              /* of --store; NULL: the default */
+    const char *device;              /* of ggml; NULL: as EXPERTFS_DEVICE says */
+    char *options;                   /* of -o, joined; NULL: none */
+    bool remote, reclaim, yes, json; /* remote: also after a question */
 };
+
+static bool options_add(struct arguments *a, const char *more)
+{
+    char *joined;
+    if (asprintf(&joined, "%s%s%s", a->options ? a->options : "", a->options ? "," : "", more) < 0)
+        return false;
+    free(a->options);
+    a->options = joined;
+    return true;
+}
 
 static void parse_mount_options(const struct argp_state *state, const struct tools_option *option, char *value,
                                 void *into)
 {
-    struct arguments *a = into;
-    char *joined;
-    if (asprintf(&joined, "%s%s%s", a->options ? a->options : "", a->options ? "," : "", value) < 0)
+    if (!options_add(into, value))
         argp_error(state, "--%s: no memory", option->name);
-    free(a->options);
-    a->options = joined;
 }
 
 static void check_arguments(const struct argp_state *state, void *into)
@@ -283,11 +290,18 @@ static char *mount_find(const struct ctl_model *model, const char *at, char *pat
 static errint_t mount_run(const struct arguments *a, const struct ctl_model *model, const sigset_t *mask,
                           const char *path)
 {
-    const char *words[8] = {"expertfs"};
+    const char *words[10] = {"expertfs"};
+    char local[4096] = "";
     size_t count = 1;
     if (a->options) {
         words[count++] = "-o";
         words[count++] = a->options;
+    }
+    if (a->remote)
+        ctl_local_copy(a->options, local, sizeof(local));
+    if (*local) {
+        words[count++] = "-o";
+        words[count++] = local;
     }
     words[count++] = "--";
     words[count++] = model->store;
@@ -559,18 +573,21 @@ static bool wants_remote(const char *given)
     return tools_answer_is_yes();
 }
 
-static errint_t find_model(const struct arguments *a, struct found *f, struct efs_error *err)
+static errint_t find_model(struct arguments *a, struct found *f, struct efs_error *err)
 {
     const char *given = a->given.word[0];
-    bool remote = a->remote;
-    errint_t rc = remote ? 0 : ctl_model_find(given, f->folder, a->folder ? f->folder : f->own, &f->model, err);
-    remote |= rc == -ENOENT && wants_remote(given);
-    if (!remote)
+    char local[4096];
+    errint_t rc = a->remote ? 0 : ctl_model_find(given, f->folder, a->folder ? f->folder : f->own, &f->model, err);
+    a->remote |= rc == -ENOENT && wants_remote(given);
+    if (!a->remote)
         return rc;
     rc = ctl_model_remote(given, &f->model, err);
-    if (rc == 0)
-        ctl_print_line(stderr, "expertctl: %s is served from %s, without a download", given, f->model.path);
-    return rc;
+    if (rc < 0)
+        return rc;
+    ctl_print_line(stderr, "expertctl: %s is served from %s, without a download", given, f->model.path);
+    if (a->program) /* mount_run() does it for a mount that stays */
+        ctl_local_copy(a->options, local, sizeof(local));
+    return a->program && *local && !options_add(a, local) ? efs_fail(err, -ENOMEM, "no memory") : 0;
 }
 
 static int up_found(struct arguments *a, struct found *f)
