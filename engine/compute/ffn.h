@@ -33,8 +33,8 @@ struct efs_ffn_expert {
     const struct efs_route_to *route;
     uint32_t index; /* in the request */
     enum efs_ffn_kind kind;
-    unsigned layout;                  /* enum efs_layout */
-    struct efs_matrix gate, up, down; /* as they are stored */
+    unsigned layout;                        /* enum efs_layout */
+    struct efs_matrix gate, up, down;       /* as they are stored */
     float *bias[3];                         /* of gate, up and down; NULL: none */
     struct efs_matrix_shard *shards;        /* of the three matrices */
     const struct efs_coded_shard *coded[3]; /* of gate, up and down, from the client; NULL: full */

@@ -23,8 +23,8 @@ errint_t efs_vectors_prepare(enum efs_activation activation, const float *x, siz
 
 #define TRANSPOSED_ROWS 32u /* copied at a time */
 
-/* Layout of scratch: the kernel's scratch, the matrix's shards or rows of a transposed one, exponents of one shard, each
- * aligned to 64 bytes. */
+/* Layout of scratch: the kernel's scratch, the matrix's shards or rows of a transposed one, exponents of one shard,
+ * each aligned to 64 bytes. */
 struct product_scratch {
     size_t shards, exponents, bytes; /* offsets and the total; bytes == 0: not a valid matrix */
 };

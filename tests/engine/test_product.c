@@ -91,8 +91,8 @@ static void multiply(const struct efs_tensor *w, bool transposed, enum efs_activ
     for (uint32_t t = 0; t < COUNT; t += count) {
         assert_int_equal(efs_vectors_prepare(activation, x + t * COLS, COLS, COLS, count, vectors), 0);
         for (uint32_t row = 0; row < ROWS; row += rows)
-            if (efs_product(w, transposed, vectors, row, row + rows < ROWS ? row + rows : ROWS, y + t * (ROWS + 1), ROWS + 1,
-                            scratch, &err) < 0)
+            if (efs_product(w, transposed, vectors, row, row + rows < ROWS ? row + rows : ROWS, y + t * (ROWS + 1),
+                            ROWS + 1, scratch, &err) < 0)
                 fail_msg("%s", err.text);
     }
     for (size_t t = 0; t < COUNT; t++)

@@ -54,8 +54,9 @@ static errint_t coded_multiply(struct products *p, const struct block *b, struct
     void *scratch = efsg_memory(&own->scratch, efs_product_scratch_bytes(matrix, false));
     float *y = count == 1 ? output_at(out, b->portion->places[0])
                           : efsg_memory(&own->out, (size_t)count * rows * sizeof(float));
-    errint_t rc =
-        scratch && y ? efs_product(matrix, false, b->portion->vectors, b->begin, b->end, y, rows, scratch, err) : -ENOMEM;
+    errint_t rc = scratch && y
+                      ? efs_product(matrix, false, b->portion->vectors, b->begin, b->end, y, rows, scratch, err)
+                      : -ENOMEM;
     for (uint32_t i = 0; rc == 0 && count > 1 && i < count; i++)
         memcpy(output_at(out, b->portion->places[i]) + b->begin, y + (size_t)i * rows + b->begin,
                (b->end - b->begin) * sizeof(float));
