@@ -21,7 +21,7 @@ recoded_bytes policy_ns plans kept_lost evictions_c memory_short evictions_f evi
 chunk_pool_bytes chunk_used_bytes chunk_extents full_pool_bytes full_experts leased_bytes leased_experts inflight io_uring
 direct_io guessed_extents reads_small reads_edge coded coded_c coded_m coded_errors coded_waits coded_bytes coded_experts
 effective_budget_bytes reads_past local_bytes local_written_bytes local_evicted_bytes local_damaged
-local_held_bytes""".split()
+local_held_bytes fetched_bytes""".split()
 
 
 def stats(session) -> dict[str, int]:
