@@ -40,7 +40,7 @@ struct remote_plain {
 static errint_t read_block(struct remote_plain *p, uint32_t file, uint64_t offset, struct efs_error *err)
 {
     struct efs_http_file *f = p->http->files[file];
-    const size_t most = offset == 0 ? FIRST_BLOCK : BLOCK;
+    const size_t most = offset < FIRST_BLOCK ? FIRST_BLOCK : offset < BLOCK / 3 ? 3 * (size_t)offset : BLOCK;
     const uint64_t left = f->known.bytes - offset;
     p->file = file;
     p->begin = offset;
