@@ -213,8 +213,12 @@ class Bench:
             self.servers.answers()
             run(sys.executable, os.path.join(HERE, "llama_client.py"), os.path.join(where, "model.gguf"), "--prompt", "64", "--tokens", "64",
                 stderr=subprocess.DEVNULL, env={**os.environ, **preloaded(os.environ), "EXPERTFS_MOUNT": where, "EXPERTFS_BUDGET": "auto"})
+            sent = sum(answer[1] for answer in self.servers.answers())
+            layer = min(os.listdir(os.path.join(where, "experts")))
+            folder = os.path.join(where, "experts", layer)
+            with open(os.path.join(folder, min(os.listdir(folder))), "rb") as expert:  # a request of the first layer ends the pass
+                expert.read()
             chosen = share_chosen(os.path.join(where, ".expertfs/trace"))
-        sent = sum(answer[1] for answer in self.servers.answers())
         needed = info["store_bytes"] - info["expert_coded_bytes"] * (1 - chosen)
         print(f"  {sent / 1e6:.0f} MB were sent, {needed / 1e6:.0f} needed: {chosen:.2f} of the experts", flush=True)
         return Run(sent / needed)
