@@ -2,10 +2,30 @@
 /* choose.c - see choose.h. */
 #include "choose.h"
 
+#define WEIGHT 0.125 /* of a new measurement in a moving average */
+
+void efs_choose_average(double *average, double measured)
+{
+    *average = *average > 0 ? *average + WEIGHT * (measured - *average) : measured;
+}
+
+void efs_choose_measured(struct efs_choose_peer *peer, double seconds, double vectors)
+{
+    efs_choose_average(&peer->seconds, seconds);
+    efs_choose_average(&peer->vectors, vectors);
+    efs_choose_average(&peer->seconds_vectors, seconds * vectors);
+    efs_choose_average(&peer->vectors_vectors, vectors * vectors);
+}
+
+/* A line through the measurements. Where all requests had one number of vectors, more of them are taken to cost
+ * nothing: the next request then measures it. */
 double efs_choose_seconds(const struct efs_choose_peer *peer, uint32_t vectors)
 {
-    const double more = peer->vectors > 0 ? vectors / peer->vectors : 1;
-    return peer->seconds * (more > 1 ? more : 1); /* fewer vectors have the same latency */
+    const double spread = peer->vectors_vectors - peer->vectors * peer->vectors;
+    double slope = peer->seconds_vectors - peer->seconds * peer->vectors;
+    slope = spread > 0.01 * peer->vectors_vectors && slope > 0 ? slope / spread : 0;
+    const double more = slope * (vectors - peer->vectors);
+    return peer->seconds + (more > 0 ? more : more / 2); /* fewer vectors still have the latency */
 }
 
 /* The first peer without a measurement gets one expert. */

@@ -9,11 +9,15 @@
 #define EFS_PEERS_MAX 16u
 #define EFS_CHOOSE_HERE (-1)
 
-/* Moving averages of a peer's requests: seconds from sending to the answer, and vectors of a request. */
+/* Moving averages over a peer's requests: seconds from sending to the answer, vectors, products of these. */
 struct efs_choose_peer {
     bool ready;
-    double seconds, vectors; /* seconds 0: not measured */
+    double seconds, vectors, seconds_vectors, vectors_vectors; /* seconds 0: not measured */
 };
+/* Adds a request of `vectors` vectors. */
+void efs_choose_measured(struct efs_choose_peer *peer, double seconds, double vectors);
+/* Moves an average, 0 if nothing was measured, towards a measurement. */
+void efs_choose_average(double *average, double measured);
 
 /* An expert that is not in this machine's memory. */
 struct efs_choose_expert {

@@ -62,7 +62,7 @@ void efs_peer_return(struct efs_peers *peers, struct efs_peer *peer, bool broken
     pthread_mutex_lock(&peers->lock);
     peer->measured.ready = !broken;
     if (broken) {
-        peer->measured.seconds = 0;
+        peer->measured = (struct efs_choose_peer){.ready = false};
         peer->retry_ns = efs_now_ns() + RETRY_S * UINT64_C(1000000000);
         pthread_cond_signal(&peers->changed);
     }

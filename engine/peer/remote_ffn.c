@@ -20,7 +20,6 @@
 #define LATE 4                  /* times the expected time: then the peer is given up */
 #define LATE_LEAST_NS 250000000 /* but not before: a busy machine is no dead one */
 #define PROBE_S 60              /* a peer without a request for this time is measured again */
-#define WEIGHT 0.125            /* of a new measurement in a moving average */
 
 struct remote {
     struct efs_peers *peers;
@@ -39,11 +38,6 @@ struct remote {
     uint32_t vectors_of[EFS_PEERS_MAX];
     bool used[EFS_PEERS_MAX];
 };
-
-static void average(double *value, double measured)
-{
-    *value = *value > 0 ? *value + WEIGHT * (measured - *value) : measured;
-}
 
 /* ---- which experts are where ---- */
 
@@ -96,7 +90,7 @@ static uint32_t choose(struct remote *r)
     for (uint32_t p = 0; p < peers->count; p++) {
         struct efs_peer *peer = &peers->peer[p];
         if (now - peer->used_ns > PROBE_S * UINT64_C(1000000000))
-            peer->measured.seconds = 0;
+            peer->measured = (struct efs_choose_peer){.ready = peer->measured.ready};
         measured[p] = peer->measured;
         measured[p].ready =
             peer->measured.ready && !peer->taken && (r->m->activation != EFS_ACTIVATION_BF16 || peer->same_order);
@@ -262,8 +256,7 @@ static void learn(struct remote *r, int p, const uint8_t *held, uint32_t layer_e
         memcpy(layer->held, held, ((size_t)layer_experts + 7) / 8);
     }
     peer->used_ns = efs_now_ns();
-    average(&peer->measured.seconds, (double)(peer->used_ns - r->sent_ns) / 1e9);
-    average(&peer->measured.vectors, r->vectors_of[p]);
+    efs_choose_measured(&peer->measured, (double)(peer->used_ns - r->sent_ns) / 1e9, r->vectors_of[p]);
     r->peers->stats.remote += r->vectors_of[p];
     pthread_mutex_unlock(&r->peers->lock);
 }
@@ -322,9 +315,9 @@ static errint_t run_all(struct remote *r)
     pthread_mutex_lock(&peers->lock);
     const double read_s = r->missing ? (seconds - peers->vector_s * r->pairs) / r->missing : 0;
     if (rc == 0 && r->missing == 0)
-        average(&peers->vector_s, seconds / r->pairs);
+        efs_choose_average(&peers->vector_s, seconds / r->pairs);
     else if (rc == 0 && read_s > 0)
-        average(&peers->read_s, read_s);
+        efs_choose_average(&peers->read_s, read_s);
     peers->stats.local += rc == 0 ? r->pairs : 0;
     pthread_mutex_unlock(&peers->lock);
     return rc;

@@ -223,36 +223,32 @@ size_t efs_tls_pending(const struct efs_tls *tls)
     return calls.record_check_pending(tls->session);
 }
 
+/* What a call that sent or received n bytes means: their number, 0: again, after a wait; or an error. */
+static ssize_t tls_moved(const struct efs_tls *tls, ssize_t n, short events, const struct timespec *until)
+{
+    return n >= 0 ? n : n == GNUTLS_E_AGAIN ? tls_poll(tls, events, until) : n == GNUTLS_E_INTERRUPTED ? 0 : -EIO;
+}
+
 errint_t efs_tls_send(struct efs_tls *tls, const void *bytes, size_t count, const struct timespec *until)
 {
-    size_t done = 0;
-    while (done < count) {
+    for (size_t done = 0; done < count;) {
         ssize_t n = calls.record_send(tls->session, (const uint8_t *)bytes + done, count - done);
-        errint_t rc = 0;
-        if (n == GNUTLS_E_AGAIN)
-            rc = tls_poll(tls, POLLOUT, until);
-        else if (n < 0 && n != GNUTLS_E_INTERRUPTED)
-            rc = -EIO;
-        if (rc < 0)
-            return rc;
-        done += n > 0 ? (size_t)n : 0;
+        if ((n = tls_moved(tls, n, POLLOUT, until)) < 0)
+            return (errint_t)n;
+        done += (size_t)n;
     }
     return 0;
 }
 
 errint_t efs_tls_receive(struct efs_tls *tls, void *bytes, size_t count, const struct timespec *until)
 {
-    size_t done = 0;
-    while (done < count) {
+    for (size_t done = 0; done < count;) {
         ssize_t n = calls.record_recv(tls->session, (uint8_t *)bytes + done, count - done);
-        errint_t rc = n == 0 ? -ECONNRESET : 0;
-        if (n == GNUTLS_E_AGAIN)
-            rc = tls_poll(tls, POLLIN, until);
-        else if (n < 0 && n != GNUTLS_E_INTERRUPTED)
-            rc = -EIO;
-        if (rc < 0)
-            return rc;
-        done += n > 0 ? (size_t)n : 0;
+        if (n == 0)
+            return -ECONNRESET;
+        if ((n = tls_moved(tls, n, POLLIN, until)) < 0)
+            return (errint_t)n;
+        done += (size_t)n;
     }
     return 0;
 }

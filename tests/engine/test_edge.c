@@ -113,7 +113,7 @@ TEST(pages_after_the_first_read)
             assert_in_range(read, PAGE, formats[f].most_pages * PAGE);
         }
         efs_lock(fs);
-        while (efs_fragments_evict(fs))
+        while (efs_fragments_evict(fs, false))
             ;
         efs_unlock(fs);
         assert_true(read_border(fs, f, 3001, READ_BYTES) >= shard);

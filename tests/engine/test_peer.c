@@ -63,7 +63,6 @@ static void prefer_peer(const struct caller *c, double seconds)
     pthread_mutex_lock(&c->peers->lock);
     c->peers->read_s = 1000;
     c->peers->peer[0].measured.seconds = seconds;
-    c->peers->peer[0].measured.vectors = 1e6;
     c->peers->peer[0].used_ns = efs_now_ns();
     pthread_mutex_unlock(&c->peers->lock);
 }
@@ -415,9 +414,8 @@ TEST(test_arguments)
 
 /* ---- the choice ---- */
 
-static uint32_t choose(double peer_s, double vectors, double read_s, uint32_t count, uint32_t of_each)
+static uint32_t choose(struct efs_choose_peer peer, double read_s, uint32_t count, uint32_t of_each)
 {
-    const struct efs_choose_peer peer = {true, peer_s, vectors};
     struct efs_choose_expert experts[8];
     for (uint32_t i = 0; i < count; i++)
         experts[i] = (struct efs_choose_expert){.vectors = of_each, .holders = 1};
@@ -426,14 +424,22 @@ static uint32_t choose(double peer_s, double vectors, double read_s, uint32_t co
 
 TEST(test_choice)
 {
-    assert_int_equal(choose(1, 1, 0, 8, 1), 0);      /* reading is not measured: all are read */
-    assert_int_equal(choose(0, 0, 1, 8, 1), 1);      /* the peer is not measured: one expert */
-    assert_int_equal(choose(0.0001, 8, 1, 8, 1), 8); /* a fast peer gets all */
-    assert_int_equal(choose(2, 1, 0.1, 8, 1), 0);    /* slower than reading all */
-    assert_int_equal(choose(4, 8, 1, 8, 1), 4);      /* reading the rest takes as long as the answer: 4 of 4 s */
-    assert_int_equal(choose(1, 1, 1, 8, 1), 4);      /* each vector takes as long as reading an expert */
-    assert_int_equal(choose(1, 1, 1, 8, 100), 0);    /* many tokens: reading is sooner */
-    struct efs_choose_peer peers[2] = {{true, 1, 1}, {false, 0.001, 1}};
+    const struct efs_choose_peer unknown = {.ready = true};
+    struct efs_choose_peer fast = unknown, slow = unknown, one = unknown, line = unknown;
+    efs_choose_measured(&fast, 0.0001, 8);
+    efs_choose_measured(&slow, 20, 1);
+    efs_choose_measured(&one, 3.5, 1);
+    for (unsigned i = 0; i < 100; i++) /* 1 s and .5 s a vector */
+        efs_choose_measured(&line, 1 + 0.5 * (i % 8), i % 8);
+    assert_int_equal(choose(fast, 0, 8, 1), 0);    /* reading is not measured: all are read */
+    assert_int_equal(choose(unknown, 1, 8, 1), 1); /* the peer is not measured: one expert */
+    assert_int_equal(choose(fast, 1, 8, 1), 8);
+    assert_int_equal(choose(slow, 1, 8, 1), 0); /* slower than reading all */
+    assert_int_equal(choose(one, 1, 8, 1), 5);  /* the three that are read end before the answer */
+    assert_true(fabs(efs_choose_seconds(&line, 8) - 5) < 0.2);
+    assert_int_equal(choose(line, 1, 8, 1), 5);   /* 3 s there for 4 experts, 4 s here: one more */
+    assert_int_equal(choose(line, 1, 8, 100), 0); /* many tokens: reading is sooner */
+    struct efs_choose_peer peers[2] = {one, {.seconds = 0.001, .vectors = 1}};
     struct efs_choose_expert e[3] = {{1, 2, 0}, {1, 3, 0}, {1, 0, 0}};
     assert_int_equal(efs_choose(peers, 2, 10, e, 3), 1); /* not ready, or not there */
     assert_int_equal(e[0].peer, EFS_CHOOSE_HERE);

@@ -104,6 +104,7 @@ int main(int argc, char **argv)
     struct efs_client *client = NULL;
     tools_init();
     tools_parse(&command, argc, argv, &a);
+    a.options.warm = true; /* callers send what this memory holds */
     a.options.log = print_log;
     a.options.log_arg = &a;
     tools_interrupt_catch();
