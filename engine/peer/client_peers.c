@@ -12,22 +12,26 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 static void peers_close(struct efs_peers *peers, bool here)
 {
-    if (here && peers->thread) {
+    if (here) {
         pthread_mutex_lock(&peers->lock);
         peers->stop = true;
-        pthread_cond_signal(&peers->changed);
+        for (uint32_t i = 0; i < peers->count; i++) {
+            pthread_cond_signal(&peers->peer[i].changed);
+            if (peers->peer[i].fd >= 0)
+                shutdown(peers->peer[i].fd, SHUT_RDWR); /* its thread may be in a handshake */
+        }
         pthread_mutex_unlock(&peers->lock);
-        pthread_join(peers->thread, NULL);
     }
     for (uint32_t i = 0; i < peers->count; i++) {
         struct efs_peer *peer = &peers->peer[i];
-        if (here)
-            efs_tls_free(peer->tls);
-        if (peer->fd >= 0)
+        if (here && peer->thread)
+            pthread_join(peer->thread, NULL);
+        else if (!here && peer->fd >= 0)
             close(peer->fd);
         free(peer->layers);
         free(peer->address);
@@ -46,7 +50,9 @@ static errint_t peers_parse(struct efs_peers *peers, const char *addresses, stru
         char *address = strndup(at, bytes);
         if (!address)
             return efs_fail(err, -ENOMEM, "no memory");
-        peers->peer[peers->count++] = (struct efs_peer){.address = address, .fd = -1};
+        struct efs_peer *peer = &peers->peer[peers->count++];
+        *peer = (struct efs_peer){.peers = peers, .address = address, .fd = -1};
+        efs_cond_init(&peer->changed);
         errint_t rc = efs_peer_check(address, err);
         if (rc < 0)
             return rc;
@@ -62,7 +68,7 @@ errint_t efs_client_peers(struct efs_client *client, const char *addresses, cons
     if (!peers)
         return efs_fail(err, -ENOMEM, "no memory");
     pthread_mutex_init(&peers->lock, NULL);
-    efs_cond_init(&peers->changed);
+    efs_cond_init(&peers->answered);
     peers->hello.version = EFS_WIRE_VERSION;
     strncpy(peers->hello.order, efs_matvec_order() ? efs_matvec_order() : "", sizeof(peers->hello.order) - 1);
     errint_t rc = efs_client_check(client, err);
@@ -72,10 +78,11 @@ errint_t efs_client_peers(struct efs_client *client, const char *addresses, cons
         rc = efs_peer_key_read(key_file, &peers->key, err);
     if (rc == 0)
         rc = peers_parse(peers, addresses, err);
-    if (rc == 0 && (rc = efs_tls_load(err)) == 0) {
-        rc = efs_thread_start(efs_peers_connect, peers, "efs-peers", &peers->thread);
-        peers->thread = rc < 0 ? 0 : peers->thread;
-    }
+    if (rc == 0)
+        rc = efs_tls_load(err);
+    for (uint32_t i = 0; rc == 0 && i < peers->count; i++)
+        if ((rc = efs_thread_start(efs_peer_thread, &peers->peer[i], "efs-peers", &peers->peer[i].thread)) < 0)
+            peers->peer[i].thread = 0;
     if (rc == 0)
         rc = efs_client_attach_peers(client, peers, &ops);
     if (rc < 0)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peers.c - see peers.h: a thread opens connections; a mixture takes a peer, sends one request and receives its answer.
- */
+/* peers.c - see peers.h: the thread of a peer has its connection, and at most one request in flight. */
 #include "peers.h"
 
 #include "deadline.h"
@@ -36,96 +35,125 @@ static errint_t greet(const struct efs_peers *peers, struct efs_tls *tls, const 
     return rc;
 }
 
-/* Connects to a peer that is taken. */
-static errint_t peer_connect(const struct efs_peers *peers, struct efs_peer *peer)
+static errint_t peer_connect(struct efs_peer *peer)
 {
+    struct efs_peers *peers = peer->peers;
     struct efs_error ignored;
     const struct timespec until = efs_from_now(CONNECT_MS * INT64_C(1000000));
-    errint_t rc = efs_peer_connect(peer->address, &until, &peer->fd, &ignored);
-    if (rc < 0) {
-        peer->fd = -1;
+    bool same_order = false;
+    int fd;
+    errint_t rc = efs_peer_connect(peer->address, &until, &fd, &ignored);
+    if (rc < 0)
         return rc;
-    }
-    rc = efs_tls_new(peer->fd, false, &peers->key, &until, &peer->tls, &ignored);
-    return rc < 0 ? rc : greet(peers, peer->tls, &until, &peer->same_order);
-}
-
-void efs_peer_return(struct efs_peers *peers, struct efs_peer *peer, bool broken)
-{
-    if (broken) {
-        efs_tls_free(peer->tls);
-        if (peer->fd >= 0)
-            close(peer->fd);
-        peer->tls = NULL;
-        peer->fd = -1;
-    }
     pthread_mutex_lock(&peers->lock);
-    peer->measured.ready = !broken;
-    if (broken) {
-        peer->measured = (struct efs_choose_peer){.ready = false};
-        peer->retry_ns = efs_now_ns() + RETRY_S * UINT64_C(1000000000);
-        pthread_cond_signal(&peers->changed);
-    }
-    peer->taken = false;
+    peer->fd = fd; /* the end shuts it down */
     pthread_mutex_unlock(&peers->lock);
-}
-
-/* The peer whose connection is to be opened next, and at what time; NULL: all are open. */
-static struct efs_peer *next_peer(struct efs_peers *peers)
-{
-    struct efs_peer *next = NULL;
-    for (uint32_t i = 0; i < peers->count; i++)
-        if (!peers->peer[i].measured.ready && !peers->peer[i].taken &&
-            (!next || peers->peer[i].retry_ns < next->retry_ns))
-            next = &peers->peer[i];
-    return next;
-}
-
-void *efs_peers_connect(void *arg)
-{
-    struct efs_peers *peers = arg;
-    pthread_mutex_lock(&peers->lock);
-    while (!peers->stop) {
-        struct efs_peer *peer = next_peer(peers);
-        const uint64_t now = efs_now_ns();
-        if (!peer || peer->retry_ns > now) {
-            const struct timespec until = efs_from_now(peer ? (int64_t)(peer->retry_ns - now) : INT64_MAX / 4);
-            efs_cond_wait_until(&peers->changed, &peers->lock, peer ? &until : NULL);
-            continue;
-        }
-        peer->taken = true;
-        pthread_mutex_unlock(&peers->lock);
-        efs_peer_return(peers, peer, peer_connect(peers, peer) < 0);
-        pthread_mutex_lock(&peers->lock);
-    }
-    pthread_mutex_unlock(&peers->lock);
-    return NULL;
+    rc = efs_tls_new(fd, false, &peers->key, &until, &peer->tls, &ignored);
+    if (rc == 0)
+        rc = greet(peers, peer->tls, &until, &same_order);
+    peer->same_order = same_order;
+    return rc;
 }
 
 /* ---- a request ---- */
 
-errint_t efs_peer_send(struct efs_peer *peer, const void *body, size_t bytes, const struct timespec *until)
+static errint_t peer_send(struct efs_peer *peer, const struct efs_peer_job *job)
 {
-    const struct efs_wire_head head = {EFS_WIRE_REQUEST, (uint32_t)bytes};
-    errint_t rc = efs_tls_send(peer->tls, &head, sizeof(head), until);
-    return rc < 0 ? rc : efs_tls_send(peer->tls, body, bytes, until);
+    const struct efs_wire_head head = {EFS_WIRE_REQUEST, (uint32_t)job->bytes};
+    errint_t rc = efs_tls_send(peer->tls, &head, sizeof(head), &job->until);
+    return rc < 0 ? rc : efs_tls_send(peer->tls, job->body, job->bytes, &job->until);
 }
 
-errint_t efs_peer_receive(struct efs_peer *peer, uint32_t pairs, uint32_t hidden, const struct timespec *until,
-                          void **body, const uint8_t **held, uint32_t *layer_experts, const float **vectors)
+static errint_t peer_receive(struct efs_peer *peer, struct efs_peer_job *job)
 {
     struct efs_wire_head head;
-    *body = NULL;
-    errint_t rc = efs_tls_receive(peer->tls, &head, sizeof(head), until);
-    if (rc == 0 && (head.kind != EFS_WIRE_ANSWER || head.bytes > efs_wire_answer_bytes(EFS_WIRE_LAYER, pairs, hidden)))
+    errint_t rc = efs_tls_receive(peer->tls, &head, sizeof(head), &job->until);
+    if (rc == 0 &&
+        (head.kind != EFS_WIRE_ANSWER || head.bytes > efs_wire_answer_bytes(EFS_WIRE_LAYER, job->pairs, job->hidden)))
         rc = -EBADMSG;
-    if (rc == 0 && !(*body = efs_sys_malloc(head.bytes ? head.bytes : 1)))
+    if (rc == 0 && !(job->answer = efs_sys_malloc(head.bytes ? head.bytes : 1)))
         rc = -ENOMEM;
     if (rc == 0)
-        rc = efs_tls_receive(peer->tls, *body, head.bytes, until);
+        rc = efs_tls_receive(peer->tls, job->answer, head.bytes, &job->until);
     return rc < 0 ? rc
-                  : efs_wire_take_answer(*body, head.bytes, peer->request, pairs, hidden, held, layer_experts, vectors);
+                  : efs_wire_take_answer(job->answer, head.bytes, job->id, job->pairs, job->hidden, &job->held,
+                                         &job->layer_experts, &job->vectors);
 }
+
+void efs_peer_post(struct efs_peer *peer, struct efs_peer_job *job)
+{
+    peer->job = job;
+    pthread_cond_signal(&peer->changed);
+}
+
+void efs_peer_wait(struct efs_peer *peer, const struct efs_peer_job *job)
+{
+    while (peer->job == job)
+        efs_cond_wait_until(&peer->peers->answered, &peer->peers->lock, NULL);
+}
+
+/* ---- the thread ---- */
+
+/* With lock. */
+static void peer_disconnect(struct efs_peer *peer)
+{
+    efs_tls_free(peer->tls);
+    if (peer->fd >= 0)
+        close(peer->fd);
+    peer->tls = NULL;
+    peer->fd = -1;
+    peer->measured = (struct efs_choose_peer){.ready = false};
+    peer->retry_ns = efs_now_ns() + RETRY_S * UINT64_C(1000000000);
+}
+
+/* With lock, which is released meanwhile. */
+static void peer_run_job(struct efs_peer *peer)
+{
+    struct efs_peers *peers = peer->peers;
+    struct efs_peer_job *job = peer->job;
+    pthread_mutex_unlock(&peers->lock);
+    job->rc = peer_send(peer, job);
+    if (job->rc == 0)
+        job->rc = peer_receive(peer, job);
+    job->answered_ns = efs_now_ns();
+    free(job->body);
+    pthread_mutex_lock(&peers->lock);
+    if (job->rc < 0)
+        peer_disconnect(peer);
+    peer->job = NULL;
+    pthread_cond_broadcast(&peers->answered);
+}
+
+void *efs_peer_thread(void *arg)
+{
+    struct efs_peer *peer = arg;
+    struct efs_peers *peers = peer->peers;
+    pthread_mutex_lock(&peers->lock);
+    while (!peers->stop) {
+        const uint64_t now = efs_now_ns();
+        if (peer->job) {
+            peer_run_job(peer);
+        } else if (peer->measured.ready) {
+            efs_cond_wait_until(&peer->changed, &peers->lock, NULL);
+        } else if (peer->retry_ns > now) {
+            const struct timespec until = efs_from_now((int64_t)(peer->retry_ns - now));
+            efs_cond_wait_until(&peer->changed, &peers->lock, &until);
+        } else {
+            pthread_mutex_unlock(&peers->lock);
+            errint_t rc = peer_connect(peer);
+            pthread_mutex_lock(&peers->lock);
+            if (rc < 0)
+                peer_disconnect(peer);
+            else
+                peer->measured.ready = true;
+        }
+    }
+    peer_disconnect(peer);
+    pthread_mutex_unlock(&peers->lock);
+    return NULL;
+}
+
+/* ---- what a peer holds ---- */
 
 struct efs_peer_layer *efs_peer_layer(struct efs_peer *peer, const char *stack, uint32_t layer, bool add)
 {

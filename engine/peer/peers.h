@@ -18,16 +18,34 @@ struct efs_peer_layer {
     uint8_t held[EFS_WIRE_LAYER / 8];
 };
 
-/* A peer. While it is taken, its connection is that thread's; all else is guarded by efs_peers.lock. */
+/* A request to a peer: from efs_peer_post() to efs_peer_wait() its thread's. */
+struct efs_peer_job {
+    void *body; /* of the request, with its id; freed by the thread */
+    size_t bytes;
+    uint32_t pairs, hidden;
+    uint64_t id, posted_ns, answered_ns;
+    struct timespec until;
+    /* The answer: 0; -ETIMEDOUT, -EBADMSG, the server's error, or that of the connection. The caller frees answer. */
+    errint_t rc;
+    void *answer;
+    const uint8_t *held;
+    uint32_t layer_experts;
+    const float *vectors;
+};
+
+/* A peer, and the thread that has its connection. All but fd and tls is guarded by efs_peers.lock. */
 struct efs_peer {
+    struct efs_peers *peers;
     char *address;
-    int fd; /* -1: not connected */
+    pthread_t thread;
+    pthread_cond_t changed;
+    int fd; /* -1: not connected. Written with lock, by the thread */
     struct efs_tls *tls;
-    bool taken;      /* a mixture uses it */
     bool same_order; /* BF16 products have the same bits there */
     struct efs_choose_peer measured;
-    uint64_t used_ns, retry_ns; /* of the last answer; not before that time */
-    uint64_t request;           /* number of the last one */
+    uint64_t used_ns, retry_ns, requests; /* of the last answer; no connection before that time; sent */
+    bool taken;                           /* a mixture uses it */
+    struct efs_peer_job *job;             /* in flight; NULL: none */
     struct efs_peer_layer *layers;
     uint32_t layer_count;
 };
@@ -36,8 +54,7 @@ struct efs_peers {
     struct efs_peer_key key;
     struct efs_wire_hello hello;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* for the thread that connects */
-    pthread_t thread;
+    pthread_cond_t answered; /* a job has ended */
     bool stop;
     double read_s, vector_s; /* moving averages: reading an expert here, a vector of an expert in memory */
     struct efs_peer_stats stats;
@@ -45,19 +62,15 @@ struct efs_peers {
     struct efs_peer peer[EFS_PEERS_MAX];
 };
 
-/* ---- peers.c: without lock ---- */
-/* The thread that opens connections, until peers->stop; arg: struct efs_peers. */
-void *efs_peers_connect(void *arg);
-/* Sends a request, whose body the caller has filled after its head, to a peer that it has taken. */
-errint_t efs_peer_send(struct efs_peer *peer, const void *body, size_t bytes, const struct timespec *until);
-/* Receives the answer to the last request. *body is the caller's to free. -ETIMEDOUT, -EBADMSG, the server's error. */
-errint_t efs_peer_receive(struct efs_peer *peer, uint32_t pairs, uint32_t hidden, const struct timespec *until,
-                          void **body, const uint8_t **held, uint32_t *layer_experts, const float **vectors);
-/* Ends the use of a peer by a mixture. broken: its connection is closed, and opened again after a minute. */
-void efs_peer_return(struct efs_peers *peers, struct efs_peer *peer, bool broken);
-
-/* ---- with lock ---- */
-/* NULL: nothing is known of that layer. */
+/* ---- peers.c: with lock ---- */
+/* A peer's thread, until peers->stop: connects, then sends requests and receives their answers. Without lock. */
+void *efs_peer_thread(void *peer);
+/* Gives a ready peer that the caller has taken this job, which the caller keeps until efs_peer_wait() has returned. */
+void efs_peer_post(struct efs_peer *peer, struct efs_peer_job *job);
+/* Waits until the job has ended, which it does at job->until. After an error the connection is closed, and opened again
+ * after a minute. */
+void efs_peer_wait(struct efs_peer *peer, const struct efs_peer_job *job);
+/* NULL: nothing is known of that layer, or no memory. */
 struct efs_peer_layer *efs_peer_layer(struct efs_peer *peer, const char *stack, uint32_t layer, bool add);
 
 /* ---- remote_ffn.c ---- */

@@ -28,15 +28,13 @@ struct remote {
     const struct efs_mixture *m;
     struct efs_error *err;
     uint32_t pairs, missing;
-    uint32_t *first;                   /* [experts]: row of its first token */
-    int *where;                        /* [experts]: number of a peer, or EFS_CHOOSE_HERE */
-    struct efs_choose_expert *choices; /* [missing] */
-    uint32_t *missing_at;              /* [missing]: number in the mixture */
-    float *vectors;                    /* [pairs][hidden] */
-    uint64_t sent_ns;
-    struct timespec until[EFS_PEERS_MAX];
-    uint32_t vectors_of[EFS_PEERS_MAX];
-    bool used[EFS_PEERS_MAX];
+    uint32_t *first;                    /* [experts]: row of its first token */
+    int *where;                         /* [experts]: number of a peer, or EFS_CHOOSE_HERE */
+    struct efs_choose_expert *choices;  /* [missing] */
+    uint32_t *missing_at;               /* [missing]: number in the mixture */
+    float *vectors;                     /* [pairs][hidden] */
+    uint32_t vectors_of[EFS_PEERS_MAX]; /* 0: the peer is not used */
+    struct efs_peer_job job[EFS_PEERS_MAX];
 };
 
 /* ---- which experts are where ---- */
@@ -104,7 +102,7 @@ static uint32_t choose(struct remote *r)
         r->where[r->missing_at[e]] = p;
         if (p == EFS_CHOOSE_HERE)
             continue;
-        r->used[p] = peers->peer[p].taken = true;
+        peers->peer[p].taken = true;
         r->vectors_of[p] += r->choices[e].vectors;
     }
     pthread_mutex_unlock(&peers->lock);
@@ -174,7 +172,7 @@ static void *make_request(const struct remote *r, int p, size_t *bytes)
 {
     const struct efs_mixture *m = r->m;
     const size_t number = efs_wire_number_bytes(m->activation), row = m->hidden * number;
-    struct efs_wire_request head = {.id = r->peers->peer[p].request,
+    struct efs_wire_request head = {.id = r->job[p].id,
                                     .layer = r->from->layer,
                                     .hidden = m->hidden,
                                     .activation = m->activation,
@@ -213,78 +211,85 @@ static void *make_request(const struct remote *r, int p, size_t *bytes)
     return body;
 }
 
-/* A peer is given up: its experts are run here. */
-static void give_up(struct remote *r, int p)
-{
-    for (uint32_t i = 0; i < r->m->expert_count; i++)
-        if (r->where[i] == p)
-            r->where[i] = (int)EFS_PEERS_MAX;
-    r->used[p] = false;
-    pthread_mutex_lock(&r->peers->lock);
-    r->peers->stats.failed++;
-    pthread_mutex_unlock(&r->peers->lock);
-    efs_peer_return(r->peers, &r->peers->peer[p], true);
-}
-
 static void send_all(struct remote *r)
 {
-    r->sent_ns = efs_now_ns();
     for (int p = 0; p < (int)r->peers->count; p++) {
         struct efs_peer *peer = &r->peers->peer[p];
-        size_t bytes = 0;
-        if (!r->used[p])
+        struct efs_peer_job *job = &r->job[p];
+        if (r->vectors_of[p] == 0)
             continue;
-        peer->request++;
+        pthread_mutex_lock(&r->peers->lock);
         const double expected = efs_choose_seconds(&peer->measured, r->vectors_of[p]);
         const double late = LATE * (expected > 0 ? expected : r->peers->read_s * r->missing);
-        r->until[p] = efs_from_now(late * 1e9 > LATE_LEAST_NS ? (int64_t)(late * 1e9) : LATE_LEAST_NS);
-        void *body = make_request(r, p, &bytes);
-        if (!body || efs_peer_send(peer, body, bytes, &r->until[p]) < 0)
-            give_up(r, p);
-        free(body);
+        *job = (struct efs_peer_job){
+            .id = ++peer->requests,
+            .pairs = r->vectors_of[p],
+            .hidden = r->m->hidden,
+            .rc = -ENOMEM,
+            .posted_ns = efs_now_ns(),
+            .until = efs_from_now(late * 1e9 > LATE_LEAST_NS ? (int64_t)(late * 1e9) : LATE_LEAST_NS)};
+        pthread_mutex_unlock(&r->peers->lock);
+        job->body = make_request(r, p, &job->bytes);
+        pthread_mutex_lock(&r->peers->lock);
+        if (job->body && peer->measured.ready)
+            efs_peer_post(peer, job);
+        else
+            free(job->body);
+        pthread_mutex_unlock(&r->peers->lock);
     }
 }
 
-/* Notes what a peer holds, and how long it took. */
-static void learn(struct remote *r, int p, const uint8_t *held, uint32_t layer_experts)
+/* Takes an answer's vectors. Experts without an answer are to be run here. */
+static void take_answer(struct remote *r, int p)
+{
+    const struct efs_peer_job *job = &r->job[p];
+    const size_t hidden = r->m->hidden;
+    const float *vectors = job->vectors;
+    for (uint32_t i = 0; i < r->m->expert_count; i++) {
+        const size_t count = r->m->experts[i].count * hidden;
+        if (r->where[i] != p)
+            continue;
+        if (job->rc < 0) {
+            r->where[i] = (int)EFS_PEERS_MAX;
+            continue;
+        }
+        memcpy(r->vectors + r->first[i] * hidden, vectors, count * sizeof(float));
+        vectors += count;
+    }
+}
+
+/* Notes what a peer holds, and how long it took. With lock. */
+static void learn(struct remote *r, int p)
 {
     struct efs_peer *peer = &r->peers->peer[p];
-    pthread_mutex_lock(&r->peers->lock);
+    const struct efs_peer_job *job = &r->job[p];
     struct efs_peer_layer *layer = efs_peer_layer(peer, r->from->stack, r->from->layer, true);
     if (layer) {
-        layer->experts = layer_experts;
-        memcpy(layer->held, held, ((size_t)layer_experts + 7) / 8);
+        layer->experts = job->layer_experts;
+        memcpy(layer->held, job->held, ((size_t)job->layer_experts + 7) / 8);
     }
-    peer->used_ns = efs_now_ns();
-    efs_choose_measured(&peer->measured, (double)(peer->used_ns - r->sent_ns) / 1e9, r->vectors_of[p]);
+    peer->used_ns = job->answered_ns;
+    efs_choose_measured(&peer->measured, (double)(job->answered_ns - job->posted_ns) / 1e9, r->vectors_of[p]);
     r->peers->stats.remote += r->vectors_of[p];
-    pthread_mutex_unlock(&r->peers->lock);
 }
 
 static void receive_all(struct remote *r)
 {
-    const size_t hidden = r->m->hidden;
     for (int p = 0; p < (int)r->peers->count; p++) {
-        void *body = NULL;
-        const uint8_t *held;
-        const float *vectors;
-        uint32_t layer_experts;
-        if (!r->used[p])
+        struct efs_peer *peer = &r->peers->peer[p];
+        struct efs_peer_job *job = &r->job[p];
+        if (r->vectors_of[p] == 0)
             continue;
-        if (efs_peer_receive(&r->peers->peer[p], r->vectors_of[p], r->m->hidden, &r->until[p], &body, &held,
-                             &layer_experts, &vectors) < 0) {
-            give_up(r, p);
-        } else {
-            for (uint32_t i = 0; i < r->m->expert_count; i++) {
-                if (r->where[i] != p)
-                    continue;
-                memcpy(r->vectors + r->first[i] * hidden, vectors, r->m->experts[i].count * hidden * sizeof(float));
-                vectors += r->m->experts[i].count * hidden;
-            }
-            learn(r, p, held, layer_experts);
-            efs_peer_return(r->peers, &r->peers->peer[p], false);
-        }
-        free(body);
+        pthread_mutex_lock(&r->peers->lock);
+        efs_peer_wait(peer, job);
+        if (job->rc == 0)
+            learn(r, p);
+        else
+            r->peers->stats.failed++;
+        peer->taken = false;
+        pthread_mutex_unlock(&r->peers->lock);
+        take_answer(r, p);
+        free(job->answer);
     }
 }
 
