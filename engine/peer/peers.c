@@ -75,9 +75,12 @@ static errint_t peer_receive(struct efs_peer *peer, struct efs_peer_job *job)
         rc = -ENOMEM;
     if (rc == 0)
         rc = efs_tls_receive(peer->tls, job->answer, head.bytes, &job->until);
-    return rc < 0 ? rc
-                  : efs_wire_take_answer(job->answer, head.bytes, job->id, job->pairs, job->hidden, &job->held,
-                                         &job->layer_experts, &job->vectors);
+    if (rc < 0)
+        return rc;
+    rc = efs_wire_take_answer(job->answer, head.bytes, job->id, job->pairs, job->hidden, &job->held,
+                              &job->layer_experts, &job->vectors);
+    job->refused = rc < 0 && rc != -EBADMSG;
+    return rc;
 }
 
 void efs_peer_post(struct efs_peer *peer, struct efs_peer_job *job)
@@ -118,7 +121,7 @@ static void peer_run_job(struct efs_peer *peer)
     job->answered_ns = efs_now_ns();
     free(job->body);
     pthread_mutex_lock(&peers->lock);
-    if (job->rc < 0)
+    if (job->rc < 0 && !job->refused)
         peer_disconnect(peer);
     peer->job = NULL;
     pthread_cond_broadcast(&peers->answered);

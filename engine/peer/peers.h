@@ -15,6 +15,7 @@
 struct efs_peer_layer {
     char stack[EFS_STACK_NAME_BYTES];
     uint32_t layer, experts;
+    uint64_t known_ns; /* when it answered; the peer may have loaded some since */
     uint8_t held[EFS_WIRE_LAYER / 8];
 };
 
@@ -27,6 +28,7 @@ struct efs_peer_job {
     struct timespec until;
     /* The answer: 0; -ETIMEDOUT, -EBADMSG, the server's error, or that of the connection. The caller frees answer. */
     errint_t rc;
+    bool refused; /* rc is the server's error: the connection is good */
     void *answer;
     const uint8_t *held;
     uint32_t layer_experts;
@@ -67,8 +69,8 @@ struct efs_peers {
 void *efs_peer_thread(void *peer);
 /* Gives a ready peer that the caller has taken this job, which the caller keeps until efs_peer_wait() has returned. */
 void efs_peer_post(struct efs_peer *peer, struct efs_peer_job *job);
-/* Waits until the job has ended, which it does at job->until. After an error the connection is closed, and opened again
- * after a minute. */
+/* Waits until the job has ended, which it does at job->until. After an error, unless the server has sent it, the
+ * connection is closed, and opened again after a minute. */
 void efs_peer_wait(struct efs_peer *peer, const struct efs_peer_job *job);
 /* NULL: nothing is known of that layer, or no memory. */
 struct efs_peer_layer *efs_peer_layer(struct efs_peer *peer, const char *stack, uint32_t layer, bool add);

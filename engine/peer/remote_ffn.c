@@ -71,11 +71,12 @@ static void remote_free(struct remote *r)
     free(r->vectors);
 }
 
-/* Whether a peer's memory may have an expert: it has, or nothing is known of the layer. */
-static bool may_hold(struct efs_peer *peer, const struct remote *r, uint32_t expert)
+/* Whether a peer's memory may have an expert: it had at its last answer about the layer, or that was long ago. */
+static bool may_hold(struct efs_peer *peer, const struct remote *r, uint32_t expert, uint64_t now)
 {
     const struct efs_peer_layer *layer = efs_peer_layer(peer, r->from->stack, r->from->layer, false);
-    return !layer || (expert < layer->experts && layer->held[expert / 8] >> expert % 8 & 1);
+    return !layer || now - layer->known_ns > PROBE_S * UINT64_C(1000000000) ||
+           (expert < layer->experts && layer->held[expert / 8] >> expert % 8 & 1);
 }
 
 /* Chooses, and takes the peers that are used. Returns the number of experts that they compute. */
@@ -93,7 +94,7 @@ static uint32_t choose(struct remote *r)
         measured[p].ready =
             peer->measured.ready && !peer->taken && (r->m->activation != EFS_ACTIVATION_BF16 || peer->same_order);
         for (uint32_t e = 0; e < r->missing; e++)
-            if (measured[p].ready && may_hold(peer, r, r->m->experts[r->missing_at[e]].expert))
+            if (measured[p].ready && may_hold(peer, r, r->m->experts[r->missing_at[e]].expert, now))
                 r->choices[e].holders |= 1u << p;
     }
     const uint32_t chosen = efs_choose(measured, peers->count, peers->read_s, r->choices, r->missing);
@@ -258,16 +259,19 @@ static void take_answer(struct remote *r, int p)
     }
 }
 
-/* Notes what a peer holds, and how long it took. With lock. */
+/* Notes what a peer holds, nothing if it has refused, and how long it took. With lock. */
 static void learn(struct remote *r, int p)
 {
     struct efs_peer *peer = &r->peers->peer[p];
     const struct efs_peer_job *job = &r->job[p];
     struct efs_peer_layer *layer = efs_peer_layer(peer, r->from->stack, r->from->layer, true);
     if (layer) {
-        layer->experts = job->layer_experts;
-        memcpy(layer->held, job->held, ((size_t)job->layer_experts + 7) / 8);
+        layer->experts = job->rc == 0 ? job->layer_experts : 0;
+        layer->known_ns = job->answered_ns;
+        memcpy(layer->held, job->held, ((size_t)layer->experts + 7) / 8);
     }
+    if (job->rc < 0)
+        return;
     peer->used_ns = job->answered_ns;
     efs_choose_measured(&peer->measured, (double)(job->answered_ns - job->posted_ns) / 1e9, r->vectors_of[p]);
     r->peers->stats.remote += r->vectors_of[p];
@@ -282,10 +286,9 @@ static void receive_all(struct remote *r)
             continue;
         pthread_mutex_lock(&r->peers->lock);
         efs_peer_wait(peer, job);
-        if (job->rc == 0)
+        if (job->rc == 0 || job->refused)
             learn(r, p);
-        else
-            r->peers->stats.failed++;
+        r->peers->stats.failed += job->rc < 0;
         peer->taken = false;
         pthread_mutex_unlock(&r->peers->lock);
         take_answer(r, p);
@@ -355,7 +358,8 @@ static errint_t run_with_peers(struct remote *r)
 /* Whether anything is to be read, and the mixture fits into messages. */
 static bool may_send(const struct remote *r)
 {
-    return r->missing && (uint64_t)r->pairs * r->m->hidden * sizeof(float) <= ROWS_BYTES &&
+    return r->missing && r->m->tokens <= EFS_WIRE_TOKENS && r->m->expert_count <= EFS_WIRE_EXPERTS &&
+           (uint64_t)r->pairs * r->m->hidden * sizeof(float) <= ROWS_BYTES &&
            (!r->m->hidden_act || strlen(r->m->hidden_act) < EFS_WIRE_ACT_BYTES);
 }
 

@@ -3,12 +3,12 @@
 #include "tls.h"
 
 #include "deadline.h"
+#include "regular.h"
 #include "sys.h"
 #include "symbol.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <gnutls/gnutls.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,11 +103,11 @@ errint_t efs_peer_key_read(const char *path, struct efs_peer_key *key, struct ef
 {
     char text[2 * EFS_PEER_KEY_BYTES + 2] = "";
     struct stat st;
-    int fd = efs_sys_open(path, O_RDONLY | O_CLOEXEC, 0);
-    errint_t rc = fd < 0 ? fd : efs_sys_fstat(fd, &st);
-    ssize_t n = rc == 0 ? efs_sys_pread(fd, text, sizeof(text), 0) : rc;
-    if (fd >= 0)
-        efs_sys_close(fd);
+    int fd = efs_regular_open_path(path, &st, err);
+    if (fd < 0)
+        return fd;
+    ssize_t n = efs_sys_pread(fd, text, sizeof(text), 0);
+    efs_sys_close(fd);
     if (n < 0)
         return efs_fail(err, (errint_t)n, "%s: %s", path, strerror((int)-n));
     if (st.st_mode & 077)

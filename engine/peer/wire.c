@@ -28,11 +28,10 @@ size_t efs_wire_answer_bytes(uint32_t layer_experts, uint32_t pairs, uint32_t hi
     return bytes <= EFS_WIRE_BYTES ? bytes : 0;
 }
 
-/* Whether the tokens of an expert are in order, so that none is there twice. */
 static bool are_tokens_right(const uint32_t *token, uint32_t count, uint32_t tokens)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (token[i] >= tokens || (i > 0 && token[i] <= token[i - 1]))
+        if (token[i] >= tokens)
             return false;
     return true;
 }
@@ -94,7 +93,7 @@ errint_t efs_wire_take_answer(const void *body, size_t bytes, uint64_t id, uint3
     if (bytes < sizeof(a))
         return -EBADMSG;
     memcpy(&a, body, sizeof(a));
-    if (a.id != id || a.error > 4095 || (a.error && bytes != sizeof(a)))
+    if (a.id != id || a.error > 4095 || a.error == EBADMSG || (a.error && bytes != sizeof(a)))
         return -EBADMSG;
     if (a.error)
         return -(errint_t)a.error;

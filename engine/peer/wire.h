@@ -90,7 +90,7 @@ size_t efs_wire_request_bytes(uint32_t experts, uint32_t tokens, uint32_t hidden
                               enum efs_activation activation);
 size_t efs_wire_answer_bytes(uint32_t layer_experts, uint32_t pairs, uint32_t hidden);
 /* Checks a received body and points *work into it. Every number is in bounds afterwards: each expert has 1 to tokens
- * tokens, each token is below tokens and once an expert. -EBADMSG. */
+ * tokens, in any order, and each is below tokens. -EBADMSG. */
 errint_t efs_wire_take_request(const void *body, size_t bytes, struct efs_wire_work *work);
 /* Checks an answer to a request of `pairs` vectors of `hidden` numbers, and that all of them are finite (a number that
  * is not is computed again by the caller). -EBADMSG; or the server's error. */

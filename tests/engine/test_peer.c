@@ -164,6 +164,38 @@ TEST(test_activation)
         assert_non_null(strstr(err.text, "gelu") ? err.text : strstr(err.text, "long name"));
     }
     assert_int_equal(served_by(&h).failed, 1);
+    assert_int_equal(stats_of(&c).ready, 1); /* an error is an answer */
+    prefer_peer(&c, 100);
+    same_bits(&c, EFS_ACTIVATION_F32, 2); /* that layer is not sent for a minute */
+    assert_int_equal(served_by(&h).failed + served_by(&h).requests, 1);
+    serve_end(&c.s);
+    host_end(&h);
+}
+
+/* Tokens of an expert may be in any order. */
+TEST(test_order_of_tokens)
+{
+    struct host h = serve_peers(key_path);
+    struct caller c = call(efs_peer_server_port(h.server), key_path);
+    static float want[TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE];
+    static uint32_t token[9];
+    static float weight[9];
+    struct efs_error err = {""};
+    wait_ready(&c);
+    struct efs_mixture m = mixture_of(EFS_FORM_ANY, EFS_ACTIVATION_F32, 9, y);
+    for (uint32_t t = 0; t < 9; t++) {
+        token[t] = 8 - t;
+        weight[t] = routes[0].weight[8 - t];
+    }
+    routes[0].token = token;
+    routes[0].weight = weight;
+    m.y = want;
+    assert_int_equal(fixture_ffn(h.s.fs, h.s.team, &m, &err), 0);
+    m.y = y;
+    prefer_peer(&c, 100);
+    assert_int_equal(efs_client_ffn(c.s.client, c.s.team, "", 0, &m, &err), 0);
+    assert_memory_equal(y, want, sizeof(y));
+    assert_int_equal(stats_of(&c).remote, pairs_of(9));
     serve_end(&c.s);
     host_end(&h);
 }
@@ -278,7 +310,7 @@ TEST(test_lies)
         wait_ready(&c);
         prefer_peer(&c, lie == LATE || lie == SHORT ? 0.001 : 100);
         same_bits(&c, EFS_ACTIVATION_F32, 3);
-        if (stats_of(&c).failed != 1 || stats_of(&c).remote != 0 || stats_of(&c).ready != 0)
+        if (stats_of(&c).failed != 1 || stats_of(&c).remote != 0 || stats_of(&c).ready != (lie == ERROR))
             fail_msg("lie %d: %llu failed", (int)lie, (unsigned long long)stats_of(&c).failed);
         serve_end(&c.s);
         pthread_join(thread, NULL);
@@ -402,6 +434,9 @@ TEST(test_arguments)
     write_key(other, "0011zz", 0600);
     assert_int_equal(efs_client_peers(s.client, "127.0.0.1:1", other, &err), -EINVAL);
     assert_int_equal(efs_client_peers(s.client, "127.0.0.1:1", "/nonexistent", &err), -ENOENT);
+    assert_int_equal(unlink(other), 0);
+    assert_int_equal(mkfifo(other, 0600), 0); /* is not waited for */
+    assert_int_equal(efs_client_peers(s.client, "127.0.0.1:1", other, &err), -EINVAL);
     static const char *const bad[] = {"", "host", "host:", ":1", "host:70000", "::1:5", "host:1x", "a:1,b"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(efs_client_peers(s.client, bad[i], key_path, &err), -EINVAL);
