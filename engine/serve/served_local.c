@@ -31,17 +31,31 @@ static void describe_store(const struct efs_store *store, struct efs_local_file 
     snprintf(f->identity, sizeof(f->identity), "store %016llx", hash);
 }
 
-/* A file in place: by path, inode, size and time. Not by device: NFS has another number after each mount. On a server
- * the inode is a hash of the ETag (remote_plain.c). */
+/* A file in place: by path, inode, size and times; any write changes the change time (changes_are_seen()). Not by
+ * device: NFS has another number after each mount. On a server the inode is a hash of the ETag (remote_plain.c),
+ * without times. */
 static void describe_file(const struct efs_store *store, const struct efs_plain_file *plain, struct efs_local_file *f)
 {
     const struct stat *st = &plain->opened_stat;
     const uint64_t names[2] = {efs_hash(store->path, strlen(store->path)), efs_hash(plain->path, strlen(plain->path))};
     *f = (struct efs_local_file){.address = plain->address, .bytes = plain->bytes};
-    snprintf(f->identity, sizeof(f->identity), "file %016llx, inode %llu, %llu bytes, modified %lld.%09ld",
-             (unsigned long long)efs_hash(names, sizeof(names)), (unsigned long long)st->st_ino,
-             (unsigned long long)plain->bytes, (long long)st->st_mtim.tv_sec, st->st_mtim.tv_nsec);
+    int n = snprintf(f->identity, sizeof(f->identity), "file %016llx, inode %llu, %llu bytes, modified %lld.%09ld",
+                     (unsigned long long)efs_hash(names, sizeof(names)), (unsigned long long)st->st_ino,
+                     (unsigned long long)plain->bytes, (long long)st->st_mtim.tv_sec, st->st_mtim.tv_nsec);
+    if (plain->fd >= 0)
+        snprintf(f->identity + n, sizeof(f->identity) - (size_t)n, ", changed %lld.%09ld",
+                 (long long)st->st_ctim.tv_sec, st->st_ctim.tv_nsec);
     snprintf(f->name, sizeof(f->name), "%016llx", (unsigned long long)efs_hash(f->identity, strlen(f->identity)));
+}
+
+/* Whether a file of a checkpoint in place that is written to gets another identity: else no copy of it may be kept. */
+static bool changes_are_seen(const struct efs_plain *plain)
+{
+    bool seen = true;
+    for (uint32_t i = 0; plain && i < plain->file_count; i++)
+        seen &= plain->files[i].bytes < SMALL_BYTES || plain->files[i].fd < 0 ||
+                efs_sys_has_change_time(plain->files[i].fd);
+    return seen;
 }
 
 /* The files that are copied; the caller frees them. NULL: no memory. */
@@ -62,7 +76,8 @@ static struct efs_local_file *describe(const struct efs_store *store, unsigned *
 uint64_t efs_served_local_bytes(const struct efs *fs)
 {
     struct efs_local_options options = {.units = fs->store->expert_count};
-    struct efs_local_file *files = fs->options.local ? describe(fs->store, &options.file_count) : NULL;
+    struct efs_local_file *files =
+        fs->options.local && changes_are_seen(fs->store->plain) ? describe(fs->store, &options.file_count) : NULL;
     options.files = files;
     uint64_t bytes = files ? efs_local_memory_bytes(&options) + EFS_BACKING_LOCAL_THREADS * EFS_STACK_TOUCHED_BYTES +
                                  efs_cache_bytes(fs->store)
@@ -152,7 +167,13 @@ void efs_served_local_open(struct efs *fs)
         return;
     struct efs_local_file *files = describe(fs->store, &options.file_count);
     options.files = files;
-    errint_t rc = files ? efs_local_open(&options, &fs->local, &err) : -ENOMEM;
+    errint_t rc = files ? 0 : -ENOMEM;
+    if (!changes_are_seen(fs->store->plain))
+        rc = efs_fail(&err, -EOPNOTSUPP,
+                      "%s: its file system does not record each change, so that a local copy may be of older bytes\n"
+                      "hint: pack it: mkexpertfs %s STORE",
+                      fs->store->path, fs->store->path);
+    rc = rc < 0 ? rc : efs_local_open(&options, &fs->local, &err);
     free(files);
     if (rc == 0) {
         mark(fs);
