@@ -41,6 +41,7 @@
 struct efs_local_file {
     uint64_t address; /* of its first byte */
     uint64_t bytes;
+    uint64_t device, inode;            /* of the source, which is no copy of itself; 0: not a file of this machine */
     char name[EFS_LOCAL_NAME];         /* of its copy */
     char identity[EFS_LOCAL_IDENTITY]; /* of the source's version; a copy of another one is refused */
 };

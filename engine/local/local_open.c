@@ -187,6 +187,13 @@ static int with_direct(const struct efs_local *l, const struct local_file *f, in
     return fd;
 }
 
+/* A complete copy may be mounted: pages that are dropped from it would be lost. */
+static bool is_source(const struct local_file *f, int fd)
+{
+    struct stat st;
+    return efs_sys_fstat(fd, &st) == 0 && f->of.inode && f->of.inode == st.st_ino && f->of.device == st.st_dev;
+}
+
 /* Opens the copy of a map that is open and, by its owner, gives both their sizes. */
 static errint_t open_copy(const struct efs_local *l, struct local_file *f, struct efs_error *err)
 {
@@ -197,6 +204,10 @@ static errint_t open_copy(const struct efs_local *l, struct local_file *f, struc
         rc = efs_sys_ftruncate(f->map_fd, EFS_ALIGN);
         rc = rc < 0 ? rc : create(l, f->of.name, "", 0, f->of.bytes);
         fd = rc < 0 ? rc : open_own(l, f->of.name, flags);
+    }
+    if (fd >= 0 && is_source(f, fd)) {
+        efs_sys_close(fd);
+        return efs_fail(err, -EEXIST, "%s/%s: the store itself, not a copy of it", l->folder, f->of.name);
     }
     if (fd >= 0 && l->owner)
         rc = efs_sys_ftruncate(fd, f->of.bytes); /* a page more if a process was killed while it wrote the last one */

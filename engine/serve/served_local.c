@@ -22,11 +22,18 @@
 
 #define SMALL_BYTES (1u << 20) /* smaller files of a checkpoint in place have no copy */
 
+static void set_source(struct efs_local_file *f, int fd, const struct stat *st)
+{
+    f->device = fd >= 0 ? st->st_dev : 0;
+    f->inode = fd >= 0 ? st->st_ino : 0;
+}
+
 /* A packed store is identified by its content. */
 static void describe_store(const struct efs_store *store, struct efs_local_file *f)
 {
     const unsigned long long hash = store->sb.content_hash;
     *f = (struct efs_local_file){.bytes = store->sb.store_bytes};
+    set_source(f, store->fd, &store->opened_stat);
     snprintf(f->name, sizeof(f->name), "%016llx", hash);
     snprintf(f->identity, sizeof(f->identity), "store %016llx", hash);
 }
@@ -39,6 +46,7 @@ static void describe_file(const struct efs_store *store, const struct efs_plain_
     const struct stat *st = &plain->opened_stat;
     const uint64_t names[2] = {efs_hash(store->path, strlen(store->path)), efs_hash(plain->path, strlen(plain->path))};
     *f = (struct efs_local_file){.address = plain->address, .bytes = plain->bytes};
+    set_source(f, plain->fd, st);
     int n = snprintf(f->identity, sizeof(f->identity), "file %016llx, inode %llu, %llu bytes, modified %lld.%09ld",
                      (unsigned long long)efs_hash(names, sizeof(names)), (unsigned long long)st->st_ino,
                      (unsigned long long)plain->bytes, (long long)st->st_mtim.tv_sec, st->st_mtim.tv_nsec);

@@ -78,6 +78,17 @@ TEST(a_filled_copy_is_the_store)
     unsigned char *want = fixture_read(model.store, &bytes), *copy = fixture_read(path, &copied);
     assert_int_equal(copied, bytes);
     assert_memory_equal(copy, want, bytes);
+    /* It is the store that is served: it has no copy, and stays. */
+    const struct efs_options options = {
+        .budget_bytes = 96 * MIB, .no_state = true, .local = folder, .local_bytes = 64 * MIB};
+    struct efs_error err = {""};
+    assert_int_equal(efs_open(path, &options, &fs, &err), 0);
+    assert_null(fs->local);
+    efs_close(fs);
+    free(copy);
+    copy = fixture_read(path, &copied);
+    assert_int_equal(copied, bytes);
+    assert_memory_equal(copy, want, bytes);
     free(copy);
     free(want);
 }
