@@ -29,6 +29,8 @@ else:
 
 WAYS = ("coded", "full")
 COMMON = ("model", "language_model", "transformer", "backbone")  # parts of a name that do not distinguish stacks
+OTHER_WEIGHTS = ("adapter_kwargs", "from_flax", "from_tf", "gguf_file", "state_dict", "subfolder", "transformers_weights",
+                 "variant")  # arguments that select them
 SILU = ("silu", "swish")
 _loading = threading.local()  # the session and the way of a model that this thread is making
 _post_init = PreTrainedModel.post_init
@@ -164,6 +166,13 @@ def from_pretrained(path, store=None, budget=None, *, way: str = "coded", auto_c
     for argument in ("device_map", "tp_plan", "quantization_config", "distributed_config"):
         if kwargs.get(argument) not in (None, "cpu"):
             raise Error(errno.EOPNOTSUPP, f"{argument}: a model with experts of a store runs whole, on the CPU")
+    for argument in OTHER_WEIGHTS:
+        if kwargs.get(argument) not in (None, False, ""):
+            raise Error(errno.EOPNOTSUPP, f"{argument}: weights that are not compared with the store\nhint: give the path of a folder of safetensors")
+    if not kwargs.setdefault("use_safetensors", True):
+        raise Error(errno.EOPNOTSUPP, "use_safetensors=False: weights that are not compared with the store\nhint: convert them to safetensors")
+    if os.path.exists(os.path.join(path, "adapter_config.json")):
+        raise Error(errno.EOPNOTSUPP, f"{path}: it has an adapter (adapter_config.json), which experts of a store do not take")
     session = _session.open(store if store is not None else path, budget)
     try:
         if store is not None:

@@ -177,6 +177,51 @@ for what, other, differs in (("the store of another model", scratch("mixtral.efs
                              ("the store of a fine-tuned model, with the same config.json and headers", tuned + ".efs", ".safetensors")):
     error = raised(OSError, moe.from_pretrained, path, other, "128M")
     check(what, error and error.errno == errno.EINVAL and differs in str(error), error)
+
+
+def refused(what, folder, text, number=errno.EINVAL, **more):
+    error = raised(OSError, moe.from_pretrained, folder, store, "128M", **more)
+    check(what, error and error.errno == number and text in str(error) and "hint: " in str(error), error)
+
+
+def checkpoint(name, of, *left):
+    """A folder with the config.json of the store's, and files of another one."""
+    os.makedirs(scratch(name))
+    for file in left:
+        shutil.copy(f"{of}/{file}", scratch(name))
+    return scratch(name)
+
+
+other = transformers.AutoModelForCausalLM.from_pretrained(tuned, dtype="auto", **EAGER).state_dict()
+old = checkpoint("old", path, "config.json")
+torch.save(other, f"{old}/pytorch_model.bin")
+refused("pytorch_model.bin of another model alone", old, "safetensors")
+sharded = checkpoint("sharded", path, "config.json")
+os.makedirs(f"{sharded}/part")
+shutil.copy(f"{tuned}/model.safetensors", f"{sharded}/part")
+json.dump({"metadata": {}, "weight_map": {name: "part/model.safetensors" for name in other}}, open(f"{sharded}/model.safetensors.index.json", "w"))
+error = raised(OSError, moe.from_pretrained, sharded, store, "128M")
+check("an index that is not the store's", error and error.errno == errno.EINVAL and "index.json" in str(error), error)
+expertfs.pack(sharded, sharded + ".efs", force=True)
+error = raised(OSError, moe.from_pretrained, sharded, sharded + ".efs", "128M")
+check("an index that names files elsewhere", error and error.errno == errno.EINVAL and "part/model.safetensors" in str(error), error)
+head = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto").lm_head.weight
+named = checkpoint("named", path, "model.safetensors")
+json.dump({**json.load(open(f"{path}/config.json")), "transformers_weights": "adapter_model.bin"}, open(f"{named}/config.json", "w"))
+expertfs.pack(named, named + ".efs")
+error = raised(OSError, moe.from_pretrained, named, named + ".efs", "128M")
+check("a config.json that names another file", error and error.errno == errno.EINVAL and "adapter_model.bin" in str(error), error)
+both = checkpoint("both", path, *os.listdir(path))
+torch.save(other, f"{both}/pytorch_model.bin")
+model = moe.from_pretrained(both, store, "128M", dtype="auto")
+check("of a folder with both kinds the safetensors are loaded", torch.equal(model.lm_head.weight, head))
+model.expertfs.close()
+for name, value in (("use_safetensors", False), ("gguf_file", "model.gguf"), ("from_tf", True), ("from_flax", True), ("subfolder", "part"),
+                    ("variant", "fp16"), ("state_dict", {}), ("transformers_weights", "adapter_model.bin")):
+    refused(f"weights by {name}", both, name, errno.EOPNOTSUPP, **{name: value})
+refused("a name that is no folder", "some/model", "no folder")
+json.dump({"base_model_name_or_path": tuned, "peft_type": "LORA"}, open(f"{both}/adapter_config.json", "w"))
+check("a folder with an adapter of another model", fails_with(errno.EOPNOTSUPP, moe.from_pretrained, both, store, "128M"))
 shutil.copytree(path, scratch("other"))
 config = json.load(open(f"{path}/config.json"))
 EXPERTS = "num_experts" if "num_experts" in config else "num_local_experts"
