@@ -20,7 +20,7 @@
  * A page is written and synced before its checksum, and its checksum is cleared and synced before it is dropped. After
  * a kill or a power cut at any point a page is therefore there, or lost. Each read compares the checksums, so that a
  * page that the disk has damaged is read from the source instead. The bytes of one identity never change, so that two
- * processes may use a copy at once. The holder of the map's lock writes, other processes only read.
+ * processes may use a copy at once. The holder of the maps' locks writes, other processes only read.
  *
  * A block (EFS_LOCAL_BLOCK) is the unit of eviction. Addresses are those of the backing, multiples of EFS_ALIGN.
  */

@@ -29,8 +29,8 @@ struct local_file {
     struct efs_local_file of;
     uint32_t block_first, block_count; /* its blocks in the tables of struct efs_local */
     uint32_t page_count;
-    int fd, map_fd;
-    bool written; /* since its last sync; of the thread efs-local */
+    int fd, map_fd; /* fd -1: another process has not created the copy yet */
+    bool written;   /* since its last sync; of the thread efs-local */
 };
 
 /* Pages of a block that wait to be written. */
@@ -116,7 +116,10 @@ uint32_t efs_local_check(const void *page);
 /* Writes the entries of a run of pages of a block. checks NULL: zeros. 0 or -errno. */
 errint_t efs_local_write_entries(const struct local_file *f, uint32_t block, unsigned first, unsigned count,
                                  const uint32_t *checks);
-/* Reads the maps into `there`. 0 or -errno. */
+/* Opens the copy of a map that is open; the owner creates it. 0, with fd -1 if another process has yet to create it; or
+ * -errno with a line in err. */
+errint_t efs_local_open_copy(const struct efs_local *local, struct local_file *f, struct efs_error *err);
+/* Reads the maps into `there`, of copies that exist by now. 0 or -errno. */
 errint_t efs_local_load(struct efs_local *local);
 /* A call on the copy failed: nothing is written any more; reading: nor read. Warns once for each. */
 void efs_local_failed(struct efs_local *local, const struct local_file *f, bool reading, errint_t error);

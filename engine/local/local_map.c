@@ -35,7 +35,10 @@ errint_t efs_local_load(struct efs_local *l)
     errint_t rc = entries ? 0 : -ENOMEM;
     uint64_t pages = 0;
     for (unsigned i = 0; rc == 0 && i < l->file_count; i++) {
-        const struct local_file *f = &l->files[i];
+        struct local_file *f = &l->files[i];
+        struct efs_error err;
+        if (f->fd < 0 && (efs_local_open_copy(l, f, &err) < 0 || f->fd < 0))
+            continue;
         for (uint32_t at = 0; rc == 0 && at < f->page_count; at += LOAD_ENTRIES) {
             uint32_t count = f->page_count - at < LOAD_ENTRIES ? f->page_count - at : LOAD_ENTRIES;
             rc = efs_sys_pread_all(f->map_fd, entries, count * sizeof(*entries),
@@ -43,6 +46,8 @@ errint_t efs_local_load(struct efs_local *l)
             if (rc == 0)
                 pages += load_blocks(l, f, at / LOCAL_BLOCK_PAGES, entries, count);
         }
+        if (rc == -ENODATA && !l->owner)
+            rc = 0; /* its owner clears it */
     }
     free(entries);
     if (rc == 0)

@@ -194,8 +194,8 @@ static bool is_source(const struct local_file *f, int fd)
     return efs_sys_fstat(fd, &st) == 0 && f->of.inode && f->of.inode == st.st_ino && f->of.device == st.st_dev;
 }
 
-/* Opens the copy of a map that is open and, by its owner, gives both their sizes. */
-static errint_t open_copy(const struct efs_local *l, struct local_file *f, struct efs_error *err)
+/* The owner also gives the copy and its map their sizes. */
+errint_t efs_local_open_copy(const struct efs_local *l, struct local_file *f, struct efs_error *err)
 {
     const int flags = l->owner ? O_RDWR : O_RDONLY;
     errint_t rc = 0;
@@ -205,6 +205,8 @@ static errint_t open_copy(const struct efs_local *l, struct local_file *f, struc
         rc = rc < 0 ? rc : create(l, f->of.name, "", 0, f->of.bytes);
         fd = rc < 0 ? rc : open_own(l, f->of.name, flags);
     }
+    if (fd == -ENOENT && !l->owner)
+        return 0; /* its owner has not created it yet */
     if (fd >= 0 && is_source(f, fd)) {
         efs_sys_close(fd);
         return efs_fail(err, -EEXIST, "%s/%s: the store itself, not a copy of it", l->folder, f->of.name);
@@ -231,19 +233,28 @@ static errint_t open_folder(struct efs_local *l, struct efs_error *err)
                : 0;
 }
 
+/* In the order of the files: of several processes that start together, the one that gets the first gets all. */
+static errint_t lock_maps(const struct efs_local *l)
+{
+    errint_t rc = 0;
+    unsigned i = 0;
+    for (; rc == 0 && i < l->file_count; i++)
+        rc = (fcntl(l->files[i].map_fd, F_GETFL) & O_ACCMODE) == O_RDONLY
+                 ? -EACCES
+                 : efs_sys_flock(l->files[i].map_fd, LOCK_EX | LOCK_NB);
+    while (rc < 0 && i-- > 0)
+        efs_sys_flock(l->files[i].map_fd, LOCK_UN);
+    return rc;
+}
+
 static errint_t open_files(struct efs_local *l, struct efs_error *err)
 {
     errint_t rc = 0;
-    l->owner = true;
-    for (unsigned i = 0; rc == 0 && i < l->file_count; i++) {
-        rc = open_map(l, &l->files[i], err);
-        if (rc == 0 && efs_sys_flock(l->files[i].map_fd, LOCK_EX | LOCK_NB) < 0)
-            l->owner = false;
-        if (rc == 0 && (fcntl(l->files[i].map_fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
-            l->owner = false;
-    }
     for (unsigned i = 0; rc == 0 && i < l->file_count; i++)
-        rc = open_copy(l, &l->files[i], err);
+        rc = open_map(l, &l->files[i], err);
+    l->owner = rc == 0 && lock_maps(l) == 0;
+    for (unsigned i = 0; rc == 0 && i < l->file_count; i++)
+        rc = efs_local_open_copy(l, &l->files[i], err);
     return rc;
 }
 

@@ -10,9 +10,11 @@
 
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -442,6 +444,92 @@ TEST(a_second_process_only_reads)
     assert_false(efs_local_writes(second));
     efs_local_close(second, false);
     assert_int_equal(atomic_load(&stats.local_damaged), 0);
+}
+
+#define PARTS 6u
+
+static errint_t open_parts(struct efs_local **local)
+{
+    struct efs_local_file parts[PARTS];
+    struct efs_error err = {.text = ""};
+    for (unsigned i = 0; i < PARTS; i++) {
+        parts[i] = (struct efs_local_file){.address = PAGE + i * 4ull * EFS_LOCAL_BLOCK, .bytes = EFS_LOCAL_BLOCK};
+        snprintf(parts[i].name, sizeof(parts[i].name), "part%u", i);
+        snprintf(parts[i].identity, sizeof(parts[i].identity), "part %u", i);
+    }
+    const struct efs_local_options options = {
+        .folder = folder, .size_bytes = SMALLEST, .files = parts, .file_count = PARTS, .stats = &stats, .warn = warn};
+    errint_t rc = efs_local_open(&options, local, &err);
+    if (rc < 0)
+        print_message("%s\n", err.text);
+    return rc < 0 ? rc : efs_local_start(*local);
+}
+
+static void remove_parts(void)
+{
+    char name[16];
+    for (unsigned i = 0; i < PARTS; i++) {
+        snprintf(name, sizeof(name), "part%u", i);
+        unlink(path_of(name));
+        snprintf(name, sizeof(name), "part%u.map", i);
+        unlink(path_of(name));
+    }
+}
+
+static pthread_barrier_t together;
+
+static void *open_together(void *local)
+{
+    pthread_barrier_wait(&together);
+    return open_parts(local) < 0 ? local : NULL;
+}
+
+TEST(one_of_two_that_start_together_writes)
+{
+    pthread_barrier_init(&together, NULL, 2);
+    for (unsigned round = 0; round < 40; round++) {
+        struct efs_local *locals[2];
+        pthread_t threads[2];
+        void *failed[2];
+        remove_parts();
+        for (unsigned i = 0; i < 2; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, open_together, &locals[i]), 0);
+        for (unsigned i = 0; i < 2; i++)
+            pthread_join(threads[i], &failed[i]);
+        assert_true(!failed[0] && !failed[1]);
+        assert_int_equal(efs_local_writes(locals[0]) + efs_local_writes(locals[1]), 1);
+        efs_local_close(locals[0], false);
+        efs_local_close(locals[1], false);
+    }
+    pthread_barrier_destroy(&together);
+}
+
+/* One that cannot write opens a copy before its writer has created it, and finds its pages later. */
+TEST(a_copy_that_is_not_there_yet)
+{
+    struct efs_local *second, *l;
+    remove_parts();
+    assert_int_equal(open_parts(&l), 0);
+    efs_local_close(l, false);
+    int map = open(path_of("part0.map"), O_RDWR);
+    assert_true(map >= 0 && flock(map, LOCK_EX | LOCK_NB) == 0);
+    unlink(path_of("part0"));
+    unlink(path_of("part5"));
+    assert_int_equal(open_parts(&second), 0);
+    assert_true(!efs_local_writes(second) && efs_local_bytes(second) == 0);
+    close(map);
+    assert_int_equal(open_parts(&l), 0); /* the other one holds no lock */
+    assert_true(efs_local_writes(l));
+    offer(l, 0, 64, true);
+    offer(second, 0, 64, true);
+    assert_int_equal(efs_local_bytes(second), EFS_LOCAL_BLOCK);
+    static uint8_t got[EFS_LOCAL_BLOCK] __attribute__((aligned(4096)));
+    const struct iovec buffer = {got, sizeof(got)};
+    assert_int_equal(efs_local_read(second, PAGE, &buffer, 1, sizeof(got)), 0);
+    assert_memory_equal(got, source, sizeof(got));
+    efs_local_close(second, false);
+    efs_local_close(l, false);
+    remove_parts();
 }
 
 /* ---- kills ---- */
