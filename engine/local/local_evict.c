@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * local_evict.c - drops blocks: those of the unit of least worth first, by last use where no worth is known. What stays
- * (dense tensors, pinned experts) is never dropped: when it fills the size, the rest is not stored. A round drops 1/128
- * of the size, so that one ranking and one sync serve many blocks.
+ * (dense tensors, pinned experts) is not dropped: when it fills the size, the rest is not stored. Only a copy that is
+ * above its size, which is then smaller than at the mount before, drops it, after all else. A round drops 1/128 of the
+ * size, so that one ranking and one sync serve many blocks.
  */
 #include "local_internal.h"
 
@@ -25,16 +26,19 @@ static int by_key(const void *a, const void *b)
 static uint32_t find_victims(struct efs_local *l)
 {
     bool ranked = l->o.rank && l->o.rank(l->o.arg, l->worth);
+    const bool all = atomic_load(&l->page_count) > l->page_limit;
     uint32_t count = 0, now = atomic_load(&l->clock);
     for (uint32_t b = 0; b < l->block_count; b++) {
         uint32_t unit = l->unit[b];
         bool known = unit < l->o.units;
-        if (!atomic_load_explicit(&l->there[b], memory_order_relaxed) || unit == EFS_LOCAL_STAYS ||
-            unit == EFS_LOCAL_TABLES || (known && l->worth[unit] == (double)INFINITY))
+        bool stays =
+            unit == EFS_LOCAL_STAYS || unit == EFS_LOCAL_TABLES || (known && l->worth[unit] == (double)INFINITY);
+        if (!atomic_load_explicit(&l->there[b], memory_order_relaxed) || (stays && !all))
             continue;
         double key = (double)(now - atomic_load_explicit(&l->used[b], memory_order_relaxed));
         if (ranked && known)
             key = -l->worth[unit];
+        key = stays ? -(double)INFINITY : key;
         l->victims[count++] = (struct local_victim){.key = (float)key, .block = b};
     }
     qsort(l->victims, count, sizeof(l->victims[0]), by_key);

@@ -194,6 +194,8 @@ static void *local_run(void *arg)
 {
     struct efs_local *l = arg;
     syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0));
+    if (atomic_load(&l->writes))
+        efs_local_make_room(l, 0); /* the size may be smaller than at the mount before */
     pthread_mutex_lock(&l->lock);
     while (!l->stop || l->queue) {
         struct local_slot *slots = l->queue, *last = NULL;
@@ -233,8 +235,10 @@ errint_t efs_local_start(struct efs_local *l)
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&l->wake, &clock);
     pthread_condattr_destroy(&clock);
+    atomic_store(&l->writes, l->owner);
     errint_t rc = efs_thread_start(local_run, l, "efs-local", &l->thread);
     l->started = rc == 0;
-    atomic_store(&l->writes, rc == 0 && l->owner);
+    if (rc < 0)
+        atomic_store(&l->writes, false);
     return rc;
 }

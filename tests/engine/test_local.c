@@ -289,6 +289,33 @@ TEST(what_stays_is_not_evicted)
     efs_local_close(l, false);
 }
 
+/* With a smaller size than before it is cut at once; what stays goes last. */
+TEST(a_smaller_size_drops_at_the_next_start)
+{
+    remove_copy();
+    struct efs_local *l = open_copy(2 * SOURCE_BYTES);
+    struct efs_error err;
+    for (unsigned b = 0; b < BLOCKS; b++)
+        offer(l, b * 64, 64, true);
+    efs_local_close(l, false);
+    for (unsigned stays = 10; stays <= 50; stays += 40) {
+        assert_int_equal(try_open("one", SMALLEST, &l, &err), 0);
+        efs_local_mark(l, PAGE, (uint64_t)stays * EFS_LOCAL_BLOCK, EFS_LOCAL_STAYS);
+        assert_int_equal(efs_local_start(l), 0);
+        for (unsigned tries = 0; tries < 30000 && efs_local_bytes(l) > SMALLEST; tries++)
+            usleep(1000);
+        assert_in_range(efs_local_bytes(l), 30 * EFS_LOCAL_BLOCK, SMALLEST);
+        efs_local_close(l, false);
+        assert_true(disk_bytes() <= SMALLEST);
+        l = open_copy(2 * SOURCE_BYTES);
+        assert_true(stays > 10 || (has(l, 0) && has(l, 9 * 64)));
+        for (unsigned b = 0; b < BLOCKS; b++)
+            offer(l, b * 64, 64, true);
+        efs_local_close(l, false);
+    }
+    assert_int_equal(warnings, 0);
+}
+
 /* Answers a read that fills, if there is one; drop: as if it had found no room. Returns its pages. */
 static uint64_t answer(struct efs_local *l, bool drop)
 {
