@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel has the library of one processor and no module that was compiled for one Python. See tools/wheel."""
 import os
+import re
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -16,4 +17,12 @@ class AnyPython(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-setup(version=os.environ.get("EXPERTFS_VERSION", "0"), distclass=Binary, cmdclass={"bdist_wheel": AnyPython})
+def version():
+    """That of the source tree (VERSION of its Makefile), or as tools/wheel says, which builds a copy of this folder."""
+    if "EXPERTFS_VERSION" in os.environ:
+        return os.environ["EXPERTFS_VERSION"]
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../Makefile")) as makefile:
+        return re.search(r"^VERSION := (\S+)$", makefile.read(), re.M).group(1)
+
+
+setup(version=version(), distclass=Binary, cmdclass={"bdist_wheel": AnyPython})

@@ -180,6 +180,8 @@ static errint_t tune_choose_local_fill(struct efs *fs, unsigned on, struct efs_e
 {
     if (on && !fs->options.local)
         return efs_fail(err, -EINVAL, "local_fill=on needs a local copy\nhint: mount with local=DIR,local-size=SIZE");
+    if (on && fs->local_error.text[0])
+        return efs_fail(err, -EINVAL, "local_fill=on needs a local copy: %s", fs->local_error.text);
     fs->fill_local = on;
     if (fs->local)
         efs_local_fill(fs->local, on ? EFS_LOCAL_FILL_ALL : EFS_LOCAL_FILL_OFF);

@@ -42,6 +42,7 @@ struct efs {
     struct efs_io_queue *io;
     struct efs_local *local;         /* NULL: none */
     bool fill_local;                 /* the setting local_fill, until local is open */
+    struct efs_error local_error;    /* why it could not be opened */
     struct efs_estimator *estimator; /* current rates of reads and decodes */
 
     pthread_mutex_t lock; /* use efs_lock() and efs_unlock() */

@@ -44,13 +44,16 @@ void efs_local_failed(struct efs_local *l, const struct local_file *f, bool read
 {
     char line[400];
     _Atomic bool *flag = reading ? &l->off : &l->writes;
-    if (reading ? atomic_exchange(flag, true) : !atomic_exchange(flag, false))
-        return;
     snprintf(line, sizeof(line), "%s/%s: cannot %s: %s; %s", l->folder, f->of.name, reading ? "read" : "write",
              strerror(-error),
              reading ? "the store is read without its local copy" : "the local copy gets no more of the store");
+    pthread_mutex_lock(&l->lock);
+    bool first = reading ? !atomic_exchange(flag, true) : atomic_exchange(flag, false);
+    if (first)
+        memcpy(l->fault, line, sizeof(l->fault));
     if (reading)
         atomic_store(&l->writes, false);
-    if (l->o.warn)
+    pthread_mutex_unlock(&l->lock);
+    if (first && l->o.warn)
         l->o.warn(l->o.arg, line);
 }

@@ -54,7 +54,7 @@ void efs_local_fill_next(struct efs_local *l)
         pages = next_missing(l, &address);
     }
     l->fill_reads = pages > 0 && atomic_load(&l->writes) && atomic_load(&l->page_count) + pages <= l->page_limit &&
-                    l->o.read(l->o.arg, address, l->fill_data, pages * EFS_ALIGN) == 0;
+                    (l->fill_error = l->o.read(l->o.arg, address, l->fill_data, pages * EFS_ALIGN)) == 0;
     if (!l->fill_reads)
         l->fill = EFS_LOCAL_FILL_OFF;
 }
@@ -65,6 +65,8 @@ void efs_local_fill(struct efs_local *l, enum efs_local_fill fill)
     l->fill = l->o.read ? fill : EFS_LOCAL_FILL_OFF;
     l->fill_at = 0;
     l->fill_passes = 0;
+    l->fill_error = fill == EFS_LOCAL_FILL_OFF ? l->fill_error : 0;
+    l->reload = l->reload || (fill == EFS_LOCAL_FILL_ALL && !l->owner); /* is it complete by now? */
     pthread_cond_signal(&l->wake);
     pthread_mutex_unlock(&l->lock);
 }
@@ -81,8 +83,10 @@ void efs_local_filled(struct efs_local *l, errint_t error)
 {
     pthread_mutex_lock(&l->lock);
     l->fill_reads = false;
-    if (error < 0)
+    if (error < 0) {
         l->fill = EFS_LOCAL_FILL_OFF;
+        l->fill_error = error;
+    }
     pthread_cond_signal(&l->wake);
     pthread_mutex_unlock(&l->lock);
 }

@@ -64,7 +64,9 @@ struct efs_local {
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t wake;
     bool stop, started;
-    bool reload; /* another process writes, and a page was not found: its map may have more by now */
+    char fault[400];     /* why nothing more is written, "": nothing failed; an error of reading replaces it */
+    errint_t fill_error; /* why filling ended early; 0: it did not */
+    bool reload;         /* another process writes, and a page was not found: its map may have more by now */
     enum efs_local_fill fill;
     bool fill_reads;  /* fill_data is in use */
     uint64_t fill_at; /* this pass looks for missing pages from here on: block * LOCAL_BLOCK_PAGES + page */

@@ -313,6 +313,25 @@ bool efs_local_writes(const struct efs_local *l)
     return atomic_load(&l->writes);
 }
 
+void efs_local_fault(struct efs_local *l, char *line, size_t room)
+{
+    uint64_t pages = 0;
+    bool read_only = false;
+    for (unsigned i = 0; i < l->file_count; i++) {
+        pages += l->files[i].page_count;
+        read_only = read_only || (fcntl(l->files[i].map_fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
+    }
+    pthread_mutex_lock(&l->lock);
+    snprintf(line, room, "%s", l->fault);
+    if (!*line && !l->owner && atomic_load(&l->page_count) < pages)
+        snprintf(line, room, "%s: %s, this one only reads it", l->folder,
+                 read_only ? "the local copy may not be written" : "another process writes the local copy");
+    if (!*line && l->fill_error < 0)
+        snprintf(line, room, "%s: filling the local copy ended: cannot read the store: %s", l->folder,
+                 strerror(-l->fill_error));
+    pthread_mutex_unlock(&l->lock);
+}
+
 uint64_t efs_local_bytes(struct efs_local *l)
 {
     return atomic_load(&l->page_count) * EFS_ALIGN;

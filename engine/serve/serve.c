@@ -532,6 +532,8 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
     EFS_C_LOCALE;
     if (strcmp(what, "layers") == 0)
         return efs_view_layers(&fs->view, text, bytes);
+    if (strcmp(what, "local") == 0)
+        return efs_served_local_describe(fs, text, bytes);
     errint_t rc = efs_plan_thread_describe(fs, what, text, bytes);
     if (rc == -ENODATA)
         rc = efs_prefetcher_describe(fs, what, text, bytes);

@@ -162,7 +162,7 @@ static void warn(void *arg, const char *line)
 
 void efs_served_local_open(struct efs *fs)
 {
-    struct efs_error err = {.text = ""};
+    struct efs_error *err = &fs->local_error;
     struct efs_local_options options = {.folder = fs->options.local,
                                         .size_bytes = fs->options.local_bytes,
                                         .stats = fs->stats,
@@ -177,23 +177,45 @@ void efs_served_local_open(struct efs *fs)
     options.files = files;
     errint_t rc = files ? 0 : -ENOMEM;
     if (!changes_are_seen(fs->store->plain))
-        rc = efs_fail(&err, -EOPNOTSUPP,
+        rc = efs_fail(err, -EOPNOTSUPP,
                       "%s: its file system does not record each change, so that a local copy may be of older bytes\n"
                       "hint: pack it: mkexpertfs %s STORE",
                       fs->store->path, fs->store->path);
-    rc = rc < 0 ? rc : efs_local_open(&options, &fs->local, &err);
+    rc = rc < 0 ? rc : efs_local_open(&options, &fs->local, err);
     free(files);
     if (rc == 0) {
         mark(fs);
         rc = efs_local_start(fs->local);
     }
     if (rc < 0) {
-        efs_log(fs, EFS_LOG_WARNING, "%s\nhint: the store is served without a local copy",
-                err.text[0] ? err.text : strerror(-rc));
+        if (!err->text[0])
+            efs_fail(err, rc, "%s: cannot start the local copy: %s", fs->options.local, strerror(-rc));
+        efs_log(fs, EFS_LOG_WARNING, "%s\nhint: the store is served without a local copy", err->text);
         efs_local_close(fs->local, false);
         fs->local = NULL;
+        fs->fill_local = false;
     } else if (!efs_local_writes(fs->local)) {
         efs_log(fs, EFS_LOG_INFO, "%s: another process writes the local copy, this one only reads it",
                 fs->options.local);
     }
+}
+
+/* ---- what is wrong ---- */
+
+void efs_served_local_fault(struct efs *fs, char *line, size_t room)
+{
+    snprintf(line, room, "%s", fs->local_error.text);
+    line[strcspn(line, "\n")] = '\0'; /* without its hint */
+    if (fs->local)
+        efs_local_fault(fs->local, line, room);
+    efs_make_printable(line, false); /* DIR may have any bytes */
+}
+
+errint_t efs_served_local_describe(struct efs *fs, char **text, size_t *bytes)
+{
+    char line[500];
+    efs_served_local_fault(fs, line, sizeof(line));
+    int n = asprintf(text, "local_open: %s\nlocal_fault: %s\n", fs->local ? "yes" : "no", *line ? line : "-");
+    *bytes = n < 0 ? 0 : (size_t)n;
+    return n < 0 ? -ENOMEM : 0;
 }

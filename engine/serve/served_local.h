@@ -11,4 +11,9 @@ uint64_t efs_served_local_bytes(const struct efs *fs);
  */
 void efs_served_local_open(struct efs *fs);
 
+/* Why there is no local copy, or why it gets no more: a line; "": nothing is wrong, or none is wanted. */
+void efs_served_local_fault(struct efs *fs, char *line, size_t room);
+/* The text "local" of efs_describe(), a line of .expertfs/config. */
+errint_t efs_served_local_describe(struct efs *fs, char **text, size_t *bytes);
+
 #endif

@@ -108,6 +108,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "store_direct: %s\n", yes_no(stats.direct_io));
     render_path(out, "local", options->local ? options->local : "-");
     render_size(out, "local_limit", options->local_bytes);
+    render_described(daemon, out, "local");
     fprintf(out, "io_uring: %s\n", yes_no(stats.io_uring));
     render_described(daemon, out, "memory");
     fprintf(out, "view_hidden: %s\n", yes_no(daemon->options.no_experts || efs_view_hidden(daemon->fs)));

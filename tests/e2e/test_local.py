@@ -76,6 +76,17 @@ def fill(mount):
     check("local_fill is off again", mount.config()["local_fill"] == "off")
 
 
+def warmup_local(mount):
+    """The result of warmup --local; its status is 124 if it did not end."""
+    return run("timeout", "-k", "5", "60", program("expertctl"), "warmup", "--local", mount.path)
+
+
+def is_a_problem(what, mount, text):
+    status = run(program("expertctl"), "status", mount.path).stdout
+    check(f"{what}: is a problem of status", re.search(f"^problems [^$]*{text}", status, re.M), status)
+    return status
+
+
 def evict(mount):
     """A smaller budget evicts a part of what the mount holds."""
     os.setxattr(mount.path, "user.expertfs.budget", b"40M")
@@ -124,7 +135,32 @@ print("-- a second mount only reads")
 second = serve(remote, room)
 check("it says so", "only reads it" in second.log_text(), second.log_text())
 check("the files are the files, from the copy", not wrong(second) and remote_bytes(second) == 0, second.numbers())
+check("a complete copy is no problem of it", warmup_local(second).returncode == 0 and
+      "only reads it" not in run(program("expertctl"), "status", second.path).stdout)
 second.unmount()
+mount.unmount()
+part = scratch("part")
+mount, second = serve(remote, room, part), serve(remote, room, part)
+result = warmup_local(second)
+check("warmup --local of one that cannot write ends with 1 and the reason", result.returncode == 1 and
+      re.search(r"the local copy has .* of .*: another process writes the local copy", result.stderr), result)
+is_a_problem("a copy that another process writes", second, "another process writes the local copy")
+fill(mount)
+check("when the other has filled it, it has all", warmup_local(second).returncode == 0)
+second.unmount()
+mount.unmount()
+
+print("-- the store cannot be read while it fills")
+shutil.rmtree(part)
+mount = serve(remote, room, part)
+wait_until(lambda: mount.count("local_held_bytes") > 0)
+fail(True)
+result = warmup_local(mount)
+check("warmup --local ends with 1 and the reason", result.returncode == 1 and
+      "cannot read the store: Input/output error" in result.stderr, result)
+is_a_problem("a store that cannot be read", mount, "cannot read the store")
+fail(False)
+fill(mount)
 mount.unmount()
 
 print("-- a copy that is smaller than the store, four readers, kills")
@@ -187,6 +223,12 @@ for what, folder, limit, text in (("a file in place of the folder", file, size, 
     mount = serve(remote, limit, folder)
     check(f"{what}: one warning", mount.log_text().count(text) == 1 and "without a local copy" in mount.log_text(), mount.log_text())
     check(f"{what}: the files are the files", not wrong(mount) and mount.count("local_written_bytes") == 0)
+    result = warmup_local(mount)
+    check(f"{what}: warmup --local is refused, with the reason", result.returncode == 1 and
+          "local_fill=on needs a local copy" in result.stderr and text in result.stderr, result)
+    status = is_a_problem(what, mount, text)
+    check(f"{what}: status: no copy", re.search("^local +no copy$", status, re.M), status)
+    check(f"{what}: local_fill is off", mount.config()["local_fill"] == "off")
     mount.unmount()
 for words, text in (("local=x", "option local needs option local-size=SIZE"), ("local-size=1G", "option local-size needs option local=DIR"),
                     ("local=x,local-size=much", "not a size")):
@@ -197,11 +239,23 @@ print("-- a full local disk")
 os.mkdir(full)
 if run("mount", "-t", "tmpfs", "-o", "size=6M", "tmpfs", full).returncode == 0:
     atexit.register(lambda: run("umount", "-l", full))
+    run("dd", "if=/dev/zero", f"of={full}/ballast", "bs=4k")
+    mount = Mount(remote, f"{BUDGET},local={full},local-size={size},local_fill=on")
+    result = warmup_local(mount)
+    check("no room for the map: warmup --local is refused, with the reason", result.returncode == 1 and
+          "No space left on device" in result.stderr and mount.config()["local_fill"] == "off", result)
+    is_a_problem("no room for the map", mount, "No space left on device")
+    mount.unmount()
+    os.remove(f"{full}/ballast")
     mount = serve(remote, size, full)
     check("the files are the files", not wrong(mount) and not wrong(mount))
     check("one warning", wait_until(lambda: "No space left on device" in mount.log_text()) and
           mount.log_text().count("No space left on device") == 1, mount.log_text())
     check("what is there is read", not wrong(mount) and mount.count("local_bytes") > 0 and mount.count("disk_errors") == 0, mount.numbers())
+    result = warmup_local(mount)
+    check("warmup --local ends with 1 and the reason", result.returncode == 1 and
+          re.search(r"the local copy has .* of .*No space left on device", result.stderr), result)
+    is_a_problem("a full disk", mount, "No space left on device")
     mount.unmount()
     run("umount", full)
 else:

@@ -10,6 +10,9 @@ if run(sys.executable, "-c", "import auditwheel, setuptools.command.bdist_wheel"
 made = run(os.path.join(ROOT, "tools/wheel"), LIBRARY, scratch("wheel"), expertfs.__version__,
            env={**os.environ, "PYTHON": sys.executable})
 check("tools/wheel", made.returncode == 0 and made.stdout.endswith(".whl\n"), made)
+said = run(sys.executable, "setup.py", "--version", cwd=os.path.join(ROOT, "python"),
+           env={name: value for name, value in os.environ.items() if name != "EXPERTFS_VERSION"})
+check("pip install ./python has the same version", said.stdout.split()[-1:] == [expertfs.__version__], said)
 wheel = made.stdout.strip()
 check("its name has the version, any Python, and a glibc", re.search(
     rf"/expertfs-{re.escape(expertfs.__version__)}-py3-none-manylinux_2_\d+_{os.uname().machine}\.whl$", wheel), wheel)

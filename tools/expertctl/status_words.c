@@ -100,7 +100,7 @@ __attribute__((format(printf, 2, 3))) static void problem(struct problems *p, co
 
 static void find_faults(const char *root, const struct ctl_sample *s, const char *store, struct problems *p)
 {
-    char *lost = ctl_mount_store_lost(s->config);
+    char *lost = ctl_mount_store_lost(s->config), local[400];
     const struct span all = span_mount(s);
     unsigned long long damaged = tools_line_number(s->stat, "chunks_damaged"),
                        messages = tools_line_number(s->stat, "fuse_log_lost");
@@ -112,6 +112,8 @@ static void find_faults(const char *root, const struct ctl_sample *s, const char
     if (lost)
         problem(p, "%s", lost);
     free(lost);
+    if (strcmp(tools_line_text(s->config, "local_fault", local, sizeof(local)), "-") != 0 && *local)
+        problem(p, "%s", local);
     if (messages)
         problem(p, "%llu log messages were lost: standard error or syslog was too slow", messages);
 }
@@ -280,7 +282,9 @@ static void print_local(const struct ctl_sample *s)
     uint64_t limit_bytes = tools_line_number(s->config, "local_limit_bytes"),
              local_bytes = tools_line_number(s->stat, "local_bytes"),
              disk_bytes = tools_line_number(s->stat, "disk_bytes");
-    if (limit_bytes > 0)
+    if (strcmp(tools_line_text(s->config, "local_open", held, sizeof(held)), "no") == 0 && limit_bytes > 0)
+        puts("local     no copy");
+    else if (limit_bytes > 0)
         printf("local     %s of %s used; of what memory lacked %s came from it, %s from the store\n",
                tools_size_print(tools_line_number(s->stat, "local_held_bytes"), held, sizeof(held)),
                tools_size_print(limit_bytes, limit, sizeof(limit)), tools_size_print(local_bytes, local, sizeof(local)),

@@ -107,21 +107,27 @@ static int print_result(const struct arguments *a, const char *root, const char 
     return CTL_OK;
 }
 
-/* Waits until the mount has set local_fill to off. -ECANCELED: interrupted. */
+/* Waits until the mount has set local_fill to off. -ECANCELED: interrupted; -EIO: the copy gets no more. */
 static errint_t local_wait(const char *root, struct tools_progress *progress, uint64_t *held, uint64_t *all,
                            struct efs_error *err)
 {
     for (;;) {
         cleanup_free char *stat = NULL, *config = NULL;
-        char fill[16];
+        char fill[16], fault[400], text[2][16];
         errint_t rc = tools_control_read(root, "config", &config, err);
         rc = rc < 0 ? rc : tools_control_read(root, "stat", &stat, err);
         if (rc < 0)
             return rc;
         *held = tools_line_number(stat, "local_held_bytes");
         *all = tools_line_number(config, "store_bytes");
-        if (strcmp(tools_line_text(config, "local_fill", fill, sizeof(fill)), "on") != 0)
-            return 0;
+        if (strcmp(tools_line_text(config, "local_fill", fill, sizeof(fill)), "on") != 0) {
+            tools_line_text(config, "local_fault", fault, sizeof(fault));
+            return !*fault || strcmp(fault, "-") == 0
+                       ? 0
+                       : efs_fail(err, -EIO, "%s: the local copy has %s of %s: %s", root,
+                                  tools_size_print(*held, text[0], sizeof(text[0])),
+                                  tools_size_print(*all, text[1], sizeof(text[1])), fault);
+        }
         if (tools_progress_report(progress, *held < *all ? *held : *all, *all, "filling") ||
             tools_interrupt_pause(LOOK_MS))
             return -ECANCELED;
