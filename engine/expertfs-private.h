@@ -37,6 +37,11 @@ void efs_join_hint(char *text, size_t room);
 /* Replaces control characters, and bytes that are not UTF-8, with '?', as efs_fail() does: text for people contains
  * names from outside, but no terminal escapes. newlines: they stay. */
 void efs_make_printable(char *text, bool newlines);
+/* Writes text into word as one word for the shell, on one line, for a command that a user copies; without special
+ * characters as it is. A word that does not fit is the start of text, not quoted. Returns word. */
+const char *efs_word(const char *text, char *word, size_t room);
+#define EFS_WORD_BYTES sizeof(((struct efs_error *)NULL)->text)
+#define EFS_WORD(text) efs_word(text, (char[EFS_WORD_BYTES]){""}, EFS_WORD_BYTES) /* for an error message */
 /* For "did you mean": candidate if at most 2 edits, and half of its bytes, change it into word, and fewer than best,
  * else best (may be NULL). */
 const char *efs_nearer_word(const char *word, const char *best, const char *candidate);

@@ -93,7 +93,7 @@ errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err)
     char *mount = dead_mount(path);
     if (mount)
         efs_fail(err, -ENOTCONN, "%s: a mount whose daemon died is still there\nhint: remove it: fusermount3 -u %s",
-                 path, mount);
+                 path, EFS_WORD(mount));
     else /* path leads into it through a symbolic link */
         efs_fail(err, -ENOTCONN,
                  "%s: a mount whose daemon died is on the way there\nhint: findmnt names it, fusermount3 -u removes it",
@@ -127,7 +127,7 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struc
             err, -EBUSY,
             "%s: %s is mounted there already\nhint: unmount it (fusermount3 -u %s), or mount over it with -o "
             "nonempty",
-            path, source, path);
+            path, source, EFS_WORD(path));
     return efs_fail(err, -ENOTEMPTY, "%s: the directory is not empty\nhint: -o nonempty mounts over what is in it",
                     path);
 }

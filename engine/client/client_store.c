@@ -106,7 +106,7 @@ static errint_t client_open_directory(const char *path, int root, const struct e
     rc = client_open_store(path, how, client, &why); /* a checkpoint, served in place */
     if (rc == -EISDIR)
         return efs_fail(err, -ENODEV, "%s: neither a store nor a mount of expertfs\nhint: mkexpertfs %s model.efs",
-                        path, path);
+                        path, EFS_WORD(path));
     return rc < 0 ? efs_fail(err, rc, "%s", why.text) : 0;
 }
 

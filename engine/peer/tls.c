@@ -3,6 +3,7 @@
 #include "tls.h"
 
 #include "deadline.h"
+#include "expertfs-private.h"
 #include "regular.h"
 #include "sys.h"
 #include "symbol.h"
@@ -111,7 +112,7 @@ errint_t efs_peer_key_read(const char *path, struct efs_peer_key *key, struct ef
     if (n < 0)
         return efs_fail(err, (errint_t)n, "%s: %s", path, strerror((int)-n));
     if (st.st_mode & 077)
-        return efs_fail(err, -EACCES, "%s: others may read this key\nhint: chmod 600 %s", path, path);
+        return efs_fail(err, -EACCES, "%s: others may read this key\nhint: chmod 600 %s", path, EFS_WORD(path));
     while (n > 0 && isspace((unsigned char)text[n - 1]))
         n--;
     key->count = 0;
@@ -123,7 +124,7 @@ errint_t efs_peer_key_read(const char *path, struct efs_peer_key *key, struct ef
     }
     if (key->count < 16 || 2 * (ssize_t)key->count != n)
         return efs_fail(err, -EINVAL, "%s: not a key of 32 to %u hexadecimal digits\nhint: openssl rand -hex 32 >%s",
-                        path, 2 * EFS_PEER_KEY_BYTES, path);
+                        path, 2 * EFS_PEER_KEY_BYTES, EFS_WORD(path));
     return 0;
 }
 

@@ -93,7 +93,7 @@ errint_t efs_store_copy(const char *from, const char *to, bool force, efs_progre
                       err);
     if (efs_is_address(to) && force)
         return efs_fail(err, -EINVAL, "%s: --force goes with files\nhint: `expertctl rm %s` deletes a store there", to,
-                        to);
+                        EFS_WORD(to));
     errint_t rc = efs_store_open(from, &store, err);
     if (rc < 0)
         return rc;

@@ -208,11 +208,11 @@ errint_t efs_rados_head_read(struct efs_rados *r, struct efs_rados_head *head, s
     errint_t rc = efs_rados_object_read(r, r->name, EFS_RADOS_STORE, head);
     if (rc == -ENOENT)
         return efs_fail(err, rc, "%s: no such store\nhint: `rados -p %s ls` lists the objects of the pool", r->label,
-                        r->pool);
+                        EFS_WORD(r->pool));
     if (rc == -EPROTONOSUPPORT)
         return efs_fail(err, rc, "%s: a later expertfs wrote it\nhint: use that", r->label);
     if (rc == -EUCLEAN)
         return efs_fail(err, rc, "%s: not a store of expertfs\nhint: `mkexpertfs --copy STORE %s` writes one", r->label,
-                        r->label);
+                        EFS_WORD(r->label));
     return rc < 0 ? efs_fail(err, rc, "%s: %s", r->label, efs_rados_reason(rc, reason, sizeof(reason))) : 0;
 }

@@ -171,7 +171,7 @@ static errint_t fail_marked(struct efs_rados *r, const char *mark, struct efs_er
         err, -EEXIST,
         "%s: a copy to this name, or its deletion, runs or was killed\nhint: `expertctl rm --unfinished %s` "
         "deletes what a killed one left",
-        r->label, r->label);
+        r->label, EFS_WORD(r->label));
 }
 
 static errint_t copy_begin(struct copy *c, struct efs_error *err)
@@ -186,7 +186,8 @@ static errint_t copy_begin(struct copy *c, struct efs_error *err)
         return error;
     int rc = c->rados.call.stat(c->rados.io, c->rados.name, &bytes, &modified);
     if (rc == 0)
-        return efs_fail(err, -EEXIST, "%s: exists\nhint: `expertctl rm %s` deletes it", c->rados.label, c->rados.label);
+        return efs_fail(err, -EEXIST, "%s: exists\nhint: `expertctl rm %s` deletes it", c->rados.label,
+                        EFS_WORD(c->rados.label));
     rc = rc == -ENOENT ? write_head(&c->rados, &c->head, c->part, EFS_RADOS_MARK) : rc;
     if (rc == -EEXIST)
         return fail_marked(&c->rados, c->part, err);

@@ -180,6 +180,18 @@ static uint64_t floor_budget(struct efs *fs)
     return least;
 }
 
+/* A budget far above the memory makes tables that are too large. */
+static errint_t fail_table(struct efs *fs, const char *table, struct efs_error *err)
+{
+    char budget[EFS_SIZE_TEXT];
+    return efs_budget_is_auto(fs)
+               ? efs_fail(err, -ENOMEM, "%s: no memory for the %s", fs->store->path, table)
+               : efs_fail(err, -ENOMEM,
+                          "%s: no memory for the %s of a budget of %s\nhint: ask for a smaller one; budget=auto takes "
+                          "half of what is available",
+                          fs->store->path, table, efs_size_text(fs->options.budget_bytes, budget));
+}
+
 static errint_t size_pools(struct efs *fs, struct efs_error *err)
 {
     uint64_t budget = fs->options.budget_bytes, segment = size_extents(fs, budget);
@@ -203,7 +215,7 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     uint64_t whole = pages / segment * 9 / 8 + 4;
     whole = whole > SEGMENTS_MAX ? SEGMENTS_MAX : whole;
     if (efs_arena_init(&fs->arena, segment, (uint32_t)(whole > most ? whole : most)) < 0)
-        return efs_fail(err, -ENOMEM, "%s: no memory for the chunk pool's table", fs->store->path);
+        return fail_table(fs, "chunk pool's table", err);
     efs_budget_set(fs, budget);
     return 0;
 }
@@ -268,7 +280,7 @@ static errint_t served_start(struct efs *fs, struct efs_error *err)
     efs_budget_build(fs);
     if (efs_fragments_build(fs) < 0 || efs_slots_build(fs) < 0 || efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 ||
         efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 || efs_prefetcher_build(fs) < 0)
-        return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
+        return fail_table(fs, "table of experts", err);
     struct efs_error said = {.text = ""};
     rc = efs_budget_is_auto(fs) ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
     if (rc < 0)

@@ -171,8 +171,10 @@ static errint_t open_files(struct efs_store *store, struct efs_error *err)
         free(config);
         if (fd >= 0)
             efs_sys_close(fd);
-        return efs_fail(err, -EISDIR, "%s: not a regular file but a directory%s", store->path,
-                        fd >= 0 ? " of a mount\nhint: `expertctl ls` shows its store" : PACK_FIRST);
+        return efs_fail(err, -EISDIR, "%s: not a regular file but a directory %s", store->path,
+                        fd >= 0 ? "of a mount\nhint: `expertctl ls` shows its store"
+                                : "without weights: no safetensors or GGUF file is in it\nhint: name the folder that "
+                                  "holds them, or a store; mkexpertfs --any packs other files");
     }
     if (store->fd >= 0)
         store->direct_fd = open_direct(store);

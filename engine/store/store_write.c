@@ -2,6 +2,7 @@
 /* store_write.c - see store_write.h: aligned writes to a nameless file. */
 #include "store_write.h"
 
+#include "expertfs-private.h"
 #include "write_behind.h"
 #include "sys.h"
 
@@ -30,7 +31,7 @@ static errint_t open_directory(struct efs_store_writer *w, struct efs_error *err
     w->dir = efs_sys_open(parent, O_RDONLY | O_DIRECTORY, 0);
     bool missing = w->dir == -ENOENT;
     errint_t rc = w->dir < 0 ? efs_fail(err, w->dir, "%s: cannot open directory: %s%s%s", parent, strerror(-w->dir),
-                                        missing ? "\nhint: mkdir -p " : "", missing ? parent : "")
+                                        missing ? "\nhint: mkdir -p " : "", missing ? EFS_WORD(parent) : "")
                              : 0;
     free(parent);
     return rc;

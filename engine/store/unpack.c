@@ -4,6 +4,7 @@
  * directories that it created are removed; files that replaced others (force) stay. */
 #include "sweep.h"
 
+#include "expertfs-private.h"
 #include "hash.h"
 #include "newfile.h"
 #include "sys.h"
@@ -157,11 +158,13 @@ static errint_t unpack_files_begin(const struct efs_store *store, const char *di
     u->made_root = made == 0;
     u->root = made == 0 || made == -EEXIST ? efs_sys_open(directory, O_RDONLY | O_DIRECTORY, 0) : made;
     const char *slash = made == -ENOENT ? strrchr(directory, '/') : NULL;
-    errint_t rc = slash         ? efs_fail(err, made, "%s: cannot make directory: %s\nhint: mkdir -p %.*s", directory,
-                                           strerror(-made), (int)(slash - directory), directory)
+    char *above = slash ? strndup(directory, (size_t)(slash - directory)) : NULL;
+    errint_t rc = slash         ? efs_fail(err, made, "%s: cannot make directory: %s\nhint: mkdir -p %s", directory,
+                                           strerror(-made), above ? EFS_WORD(above) : "DIR")
                   : u->root < 0 ? efs_fail(err, u->root, "%s: cannot %s directory: %s", directory,
                                            made == 0 || made == -EEXIST ? "open" : "make", strerror(-u->root))
                                 : 0;
+    free(above);
     for (uint32_t f = 0; rc == 0 && f < store->file_count; f++)
         rc = check_absent(u, f, err);
     if (rc == 0)

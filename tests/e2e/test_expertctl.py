@@ -227,7 +227,7 @@ for arguments, status, says in (
         (["info", mount.path], 1, f"its store is {store}"),
         (["profile", mount.path], 1, f"its store is {store}"),
         (["unpack", mount.path, scratch("copy")], 1, f"its store is {store}"),
-        (["profile", SCRATCH], 1, "pack a checkpoint first"),
+        (["profile", SCRATCH], 1, "without weights"),
         (["get", store], 1, "a store is mounted first"), (["estimate", mount.path], 2, "`expertctl info"),
         (["status", SCRATCH], 1, "not in a mount"), (["set"], 2, "PATH is needed"), (["set", mount.path], 2, "NAME=VALUE... is needed"),
         (["top", mount.path], 2, "`expertctl status -w"),

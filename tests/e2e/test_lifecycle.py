@@ -67,7 +67,7 @@ def failures():
     open(file, "w").close()
     cases = [
         ("no store", 1, [scratch("nothing.efs"), folder], "nothing.efs"),
-        ("a folder as store", 1, [folder, folder], f"{folder}: not a regular file but a directory\nhint: pack a checkpoint first"),
+        ("a folder as store", 1, [folder, folder], f"{folder}: not a regular file but a directory without weights: no safetensors or GGUF file is in it\nhint: "),
         ("a file that is no store", 1, [f"{model}/config.json", folder], "config.json"),
         ("a damaged store", 1, [damaged, folder], "damaged.efs"),
         ("a store that was cut", 1, [cut, folder], "cut.efs"),

@@ -27,6 +27,11 @@ print("-- options, before anything is packed")
 for options, words in (("budgt=1G", "unknown option \"budgt\"\nhint: did you mean budget"), ("budget=50%", "50%"), ("budget=64M,nopas", "nopas")):
     says(options, 2, words, "-o", options, model)
     says(f"{options} with a program", 125, words, "-o", options, model, "--", "true", "{}")
+for name, value, words in (("BUDGET", "abc", "EXPERTFS_BUDGET=abc is no size; one is written 8G"), ("BUDGET", "50%", "no size"),
+                           ("PREFETCH", "maybe", "EXPERTFS_PREFETCH: prefetch=maybe: allowed are off, on")):
+    result = ctl("up", model, "--", "echo", "started", "{}", **{"EXPERTFS_" + name: value})
+    check(f"EXPERTFS_{name}={value}: exit 125, the program is not started", result.returncode == 125 and words in result.stderr and
+          "started" not in result.stdout, result)
 check("nothing is packed", not os.path.exists(DATA) or not os.listdir(DATA))
 
 print("-- options of a model that is mounted")
@@ -57,6 +62,12 @@ says("a mount", 1, "this is a mount", "--reclaim", "-y", mount)
 says("a store", 1, "this is a store", "--reclaim", "-y", store)
 check("nothing is removed", contents(model) == before)
 run(expertctl, "down", mount, elsewhere)
+
+print("-- the environment of the backend")
+for value, status in (("1M", 125), ("64M", 0), ("auto", 0), ("", 0)):
+    result = ctl("up", store, "--", "echo", "started", EXPERTFS_BUDGET=value, EXPERTFS_PREFETCH="")
+    check(f"EXPERTFS_BUDGET={value}: exit {status}", result.returncode == status and ("started" in result.stdout) == (status == 0) and
+          (status == 0 or re.search("EXPERTFS_BUDGET: .*below the minimum.*\nhint: ask for budget=", result.stderr)), result)
 
 print("-- files that are no model")
 for name, data in (("notes.txt", b"hello\n"), ("pytorch_model.bin", random.Random(1).randbytes(99999)), ("empty", b""), ("archive.pt", b"PK\3\4" + bytes(999))):

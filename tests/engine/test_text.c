@@ -54,6 +54,21 @@ TEST(test_number)
         }
 }
 
+TEST(test_word)
+{
+    static const char *const words[][2] = {{"", ""},
+                                           {"/a/b-c_1.efs", "/a/b-c_1.efs"},
+                                           {"/new home/m", "'/new home/m'"},
+                                           {"it's", "'it'\\''s'"},
+                                           {"a\nb'\\", "$'a\\012b\\'\\\\'"}};
+    char word[32];
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        assert_string_equal(efs_word(words[i][0], word, sizeof(word)), words[i][1]);
+    assert_string_equal(efs_word("a b c d", word, 9), "a b c d"); /* quoted it has one byte too many */
+    assert_string_equal(efs_word("a b c d", word, 10), "'a b c d'");
+    assert_string_equal(efs_word("a b c d", word, 4), "a b");
+}
+
 TEST(test_truncation)
 {
     char got[] = "........";

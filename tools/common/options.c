@@ -51,8 +51,9 @@ uint64_t tools_option_size(const struct argp_state *state, const char *option, c
 {
     uint64_t bytes = 0;
     char low[16], high[16];
+    const char *example = most < 64 << 20 ? "1M" : least > 64 << 20 ? "8G" : "64M";
     if (efs_parse_size(value, &bytes) < 0 || bytes < least || bytes > most)
-        argp_error(state, "--%s %s: a size such as 64M, from %s to %s", option, value,
+        argp_error(state, "--%s %s: a size such as %s, from %s to %s", option, value, example,
                    tools_size_print(least, low, sizeof(low)), tools_size_print(most, high, sizeof(high)));
     return bytes;
 }

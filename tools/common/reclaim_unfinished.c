@@ -30,7 +30,7 @@ static errint_t check_folder(const char *folder, const char *src, struct efs_err
             rc = efs_fail(err, -EBUSY,
                           "%s: a --reclaim that did not end has taken parts of it, which are in %s" SUFFIX
                           "\nhint: `mkexpertfs --resume %s` goes on, `mkexpertfs --undo %s` goes back",
-                          src, out, out, out);
+                          src, out, EFS_WORD(out), EFS_WORD(out));
     }
     if (list)
         closedir(list);

@@ -175,7 +175,7 @@ static void doctor_mount_errors(struct doctor *d, const char *path, const char *
                        failed = tools_line_number(stat, "disk_errors");
     if (damaged)
         report(d, WRONG, "errors", "%s: damaged chunks were read %llu time%s: `expertctl verify %s` names them", path,
-               damaged, damaged > 1 ? "s" : "", store);
+               damaged, damaged > 1 ? "s" : "", EFS_WORD(store));
     if (failed)
         report(d, WRONG, "errors", "%s: %llu reads of the store failed: see the log, and dmesg(1) for its disk", path,
                failed);

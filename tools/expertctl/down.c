@@ -91,7 +91,7 @@ static errint_t unmount(const struct ctl_mount *mount, bool lazy, bool hangs, st
     if (rc == -EBUSY || rc == -EPERM)
         return efs_fail(err, -EBUSY,
                         "%s: in use%s\nhint: `fuser -vm %s` names the programs; --lazy detaches it until they end",
-                        mount->path, hangs ? ", and its daemon does not answer" : "", mount->path);
+                        mount->path, hangs ? ", and its daemon does not answer" : "", EFS_WORD(mount->path));
     return efs_fail(err, rc, "%s: %s", mount->path, strerror(-rc));
 }
 

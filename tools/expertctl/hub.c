@@ -6,6 +6,7 @@
 #include "hub.h"
 
 #include "expertctl.h"
+#include "expertfs-private.h"
 #include "hub_name.h"
 #include "hub_quant.h"
 
@@ -124,8 +125,8 @@ errint_t ctl_hub_find(const char *given, char *path, size_t room, struct efs_err
         err, rc,
         "%s: neither a path, nor in the cache of the Hugging Face Hub\nhint: `hf download %s/%s%s%s%s%s%s%s%s` "
         "gets it from the Hub, `expertctl up --remote` serves it without a download; HF_HUB_CACHE names another cache",
-        given, hub.org, hub.name, *file ? " " : "", file, named ? " --revision " : "", named ? revision : "",
-        *hub.quant ? " --include '*" : "", hub.quant, *hub.quant ? "*'" : "");
+        given, hub.org, hub.name, *file ? " " : "", EFS_WORD(file), named ? " --revision " : "",
+        named ? EFS_WORD(revision) : "", *hub.quant ? " --include '*" : "", hub.quant, *hub.quant ? "*'" : "");
 }
 
 bool ctl_hub_of_path(char *path, size_t room, char *name, size_t name_room)

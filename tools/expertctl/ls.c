@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 struct arguments {
     const char *folder; /* of --store; NULL: the default */
@@ -146,8 +147,9 @@ static void print_source(const json_t *store)
         printf("    of ");
         print_path(source, 0);
         printf("%s", strcmp(state, "changed") == 0   ? ", which has changed: stale"
-                     : strcmp(state, "missing") == 0 ? ", which is not there any more"
-                                                     : "");
+                     : strcmp(state, "missing") != 0 ? ""
+                     : access(source, F_OK) == 0     ? ", files of which are missing"
+                                                     : ", which is not there any more");
     }
     for (size_t i = 0; i < json_array_size(mounted); i++) {
         printf("%s", i ? ", " : source ? "; on " : "    on ");

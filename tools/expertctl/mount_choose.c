@@ -63,11 +63,11 @@ errint_t ctl_mount_check(const char *root, struct efs_error *err)
         return efs_fail(err, rc,
                         "%s: the daemon of this mount has ended\nhint: `expertctl down %s` removes the mount, "
                         "`expertctl up` makes it again",
-                        root, root);
+                        root, EFS_WORD(root));
     if (rc == -ETIMEDOUT)
         return efs_fail(err, rc,
                         "%s: the daemon of this mount does not answer\nhint: `expertctl down %s` removes the mount",
-                        root, root);
+                        root, EFS_WORD(root));
     return 0;
 }
 

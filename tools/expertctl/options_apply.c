@@ -2,6 +2,7 @@
 /* options_apply.c - the options of `expertctl up -o` on a model that is mounted already. */
 #include "tune.h"
 
+#include "expertfs-private.h"
 #include "mountpoint.h"
 
 #include <errno.h>
@@ -36,7 +37,7 @@ errint_t ctl_options_apply(const char *root, const char *options, struct efs_err
         fprintf(stderr,
                 "expertctl: warning: %s: mounted already: -o %s has an effect only when it is mounted\n"
                 "hint: `expertctl down %s` first\n",
-                root, others, root);
+                root, others, EFS_WORD(root));
     free(copy);
     return rc;
 }

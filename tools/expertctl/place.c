@@ -125,7 +125,7 @@ errint_t ctl_place_make(const struct ctl_model *model, const char *given, const 
         rc = mount_free(place->path, model, source, sizeof(source), err);
     if (rc == -EBUSY && given)
         return efs_fail(err, rc, "%s: is a mount of %s\nhint: `expertctl down %s` unmounts it, another MNT mounts both",
-                        place->path, source, place->path);
+                        place->path, source, EFS_WORD(place->path));
     if (rc == -EBUSY) {
         if (model->in_place)
             snprintf(stem, sizeof(stem), "%.200s@%0*x", model->name, CTL_STORE_KEY_DIGITS, model_key(model));

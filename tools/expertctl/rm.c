@@ -72,7 +72,7 @@ static errint_t store_shared(const char *given, const char *folder, struct efs_e
             if (ctl_sources_is_of(path, given)) {
                 ctl_store_stem(path, name, sizeof(name));
                 efs_fail(err, -ENOENT, "%s: its store is that of %s, too\nhint: `expertctl rm %s` deletes it", given,
-                         name, name);
+                         name, EFS_WORD(name));
             }
             free(path);
         }
@@ -120,7 +120,7 @@ static errint_t store_check(const char *path, const struct ctl_mounts *mounts, u
     for (size_t i = 0; i < mounts->count; i++)
         if (stat(mounts->mount[i].source, &mounted) == 0 && mounted.st_ino == st.st_ino && mounted.st_dev == st.st_dev)
             return efs_fail(err, -EBUSY, "%s: is mounted on %s\nhint: `expertctl down %s` unmounts it", path,
-                            mounts->mount[i].path, mounts->mount[i].path);
+                            mounts->mount[i].path, EFS_WORD(mounts->mount[i].path));
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "run_ggml.h"
 #include "run_mount.h"
 #include "run_plain.h"
+#include "run_values.h"
 #include "size.h"
 
 #include <errno.h>
@@ -282,16 +283,6 @@ static bool options_are_why(const struct ctl_run *run)
     return run->options && ctl_run_is_plain(&without);
 }
 
-/* Opens a store once, so that a damaged store is reported here and not by the program or the daemon. */
-static errint_t check_store(const char *source, struct efs_error *err)
-{
-    struct efs_store *store;
-    errint_t rc = efs_store_open(source, &store, err);
-    if (rc == 0)
-        efs_store_close(store);
-    return rc;
-}
-
 /* The folder of the plain files. */
 static void plain_folder(struct run *r)
 {
@@ -339,8 +330,8 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
                        tools_size_print(memory.available_bytes, available, sizeof(available)));
         return 0;
     }
-    errint_t rc = check_store(given->source, err);
     r->way = given->options || (placed && !(*r->plugin && plain_is_gguf(r))) ? WAY_MOUNT : WAY_STORE;
+    errint_t rc = ctl_run_values_check_store(given->source, r->way == WAY_STORE, err);
     if (rc == 0 && r->way == WAY_STORE) {
         if (given->plain)
             plain_folder(r);

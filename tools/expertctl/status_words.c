@@ -106,9 +106,9 @@ static void find_faults(const char *root, const struct ctl_sample *s, const char
                        messages = tools_line_number(s->stat, "fuse_log_lost");
     if (damaged)
         problem(p, "damaged chunks were read %llu time%s: `expertctl verify %s` names them", damaged,
-                damaged > 1 ? "s" : "", store);
+                damaged > 1 ? "s" : "", EFS_WORD(store));
     if (errors(&all) > 0 && !damaged)
-        problem(p, "%.0f reads failed: `expertctl log %s` says why", errors(&all), root);
+        problem(p, "%.0f reads failed: `expertctl log %s` says why", errors(&all), EFS_WORD(root));
     if (lost)
         problem(p, "%s", lost);
     free(lost);

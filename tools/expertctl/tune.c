@@ -81,7 +81,7 @@ static errint_t get_unknown(const char *path, const char *name, struct efs_error
         best = efs_nearer_word(name, best, is);
     return best ? efs_fail(err, -ENODATA, "%s: %s: unknown setting\nhint: did you mean %s?", path, name, best)
                 : efs_fail(err, -ENODATA, "%s: %s: unknown setting\nhint: `expertctl get %s` lists those that it has",
-                           path, name, path);
+                           path, name, EFS_WORD(path));
 }
 
 /* Prints one attribute. alone: prints the value without the name. */
@@ -117,7 +117,7 @@ static errint_t get_all(const struct arguments *a, const char *root, struct efs_
         return efs_fail(err, -ENODATA,
                         "%s: has no settings; a mount has, and the layers and files in its experts/\nhint: `expertctl "
                         "get %s` prints those of the mount",
-                        a->given.word[0], root);
+                        a->given.word[0], EFS_WORD(root));
     if (n < 0)
         return efs_fail(err, -errno, "%s: %s", a->given.word[0], strerror(errno));
     names[n] = '\0';
@@ -201,7 +201,7 @@ static errint_t set_refused(const char *root, const char *path, const char *name
             return efs_fail(err, rc, "%s: %s can only be read", path, name);
         return efs_fail(err, rc, "%s: only the user who mounted it, and root, may set %s", path, name);
     case EROFS:
-        return efs_fail(err, rc, "%s: mounted with ro\nhint: mount -o remount,rw %s", path, root);
+        return efs_fail(err, rc, "%s: mounted with ro\nhint: mount -o remount,rw %s", path, EFS_WORD(root));
     default:
         return efs_fail(err, rc, "%s: %s: %s", path, name, strerror(-rc));
     }

@@ -14,6 +14,7 @@
 #include "place.h"
 #include "run.h"
 #include "run_mount.h"
+#include "run_values.h"
 #include "size.h"
 #include "stores.h"
 #include "tune.h"
@@ -628,6 +629,9 @@ static int up_run(int argc, char **argv)
     if (a.device)
         setenv("EXPERTFS_DEVICE", a.device, 1);
     int refused = check_options(&a);
+    errint_t rc = refused == CTL_OK && a.program ? ctl_run_values_check(&err) : 0;
+    if (rc < 0)
+        refused = ctl_fail(rc, &err);
     if (refused != CTL_OK) {
         free(a.options);
         return a.program ? RUN_FAILED : refused;

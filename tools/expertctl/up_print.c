@@ -4,33 +4,17 @@
 
 #include "control_file.h"
 #include "expertctl.h"
+#include "expertfs-private.h"
 #include "mountpoint.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
-static bool is_control(char c)
-{
-    return (unsigned char)c < ' ' || c == 0x7f;
-}
-
-/* Prints a path as a word for the shell, on one line. */
 static void print_word(const char *path)
 {
-    static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-:=@%,";
-    bool control = false, quoted = path[strspn(path, safe)] != '\0';
-    for (const char *at = path; *at; at++)
-        control |= is_control(*at);
-    printf("%s", control ? "$'" : quoted ? "'" : "");
-    for (; *path; path++)
-        if (is_control(*path))
-            printf("\\%03o", (unsigned)*path);
-        else if (control && strchr("'\\", *path))
-            printf("\\%c", *path);
-        else
-            printf(*path == '\'' ? "'\\''" : "%c", *path);
-    printf("%s", quoted ? "'" : "");
+    static char word[4 * 4096 + 8]; /* each byte may need four */
+    printf("%s", efs_word(path, word, sizeof(word)));
 }
 
 /* Whether the model's name alone names its mount for `down` and `status`. */

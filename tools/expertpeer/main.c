@@ -81,9 +81,13 @@ static errint_t serve(const struct arguments *a, struct efs_client *client, stru
 {
     struct efs_peer_server *server;
     struct efs_peer_server_stats stats;
-    errint_t rc = efs_peer_serve(client, a->listen, a->key, a->threads, &server, err);
+    struct efs_store_info info = {.in_place = false};
+    struct efs_error why = {""};
+    errint_t rc = efs_peer_serve(client, a->listen, a->key, a->threads, &server, &why);
+    if (rc < 0 && efs_client_fs(client))
+        efs_store_info(efs_get_store(efs_client_fs(client)), &info);
     if (rc < 0)
-        return rc;
+        return efs_fail(err, rc, "%s%s%s", info.in_place ? a->given.word[0] : "", info.in_place ? ": " : "", why.text);
     if (a->json)
         printf("{\"port\": %u}\n", efs_peer_server_port(server));
     else if (!a->quiet)

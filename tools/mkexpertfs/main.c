@@ -169,7 +169,7 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
         fprintf(stderr, "mkexpertfs: %s\n", err->text[0] ? err->text : strerror(-rc));
     if (rc == -ENOENT && is_hub_name(a->src) && access(a->src, F_OK) < 0)
         fprintf(stderr, "hint: `hf download %s --local-dir DIR` gets a model of that name from the Hugging Face Hub\n",
-                a->src);
+                EFS_WORD(a->src));
     if (rc == -ENOSPC && a->reclaim.mode == RECLAIM_NONE && !a->copy)
         fprintf(stderr, "hint: where SRC is on the same disk, --reclaim packs it in its own place\n");
     if (left)

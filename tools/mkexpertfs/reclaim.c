@@ -74,11 +74,12 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
 void print_unfinished(const char *out)
 {
     if (access(out, F_OK) == 0) /* a complete store cannot be undone */
-        fprintf(stderr, "mkexpertfs: %s.reclaim is left\nhint: `mkexpertfs --resume %s` removes it\n", out, out);
+        fprintf(stderr, "mkexpertfs: %s.reclaim is left\nhint: `mkexpertfs --resume %s` removes it\n", out,
+                EFS_WORD(out));
     else
         fprintf(
             stderr,
             "mkexpertfs: the source and %s.reclaim together hold everything\nhint: `mkexpertfs --resume %s` goes on, "
             "`mkexpertfs --undo %s` goes back\n",
-            out, out, out);
+            out, EFS_WORD(out), EFS_WORD(out));
 }

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -519,7 +520,8 @@ def main():
     m, refuse = arguments()
     if not np:
         setup = os.path.exists(os.path.abspath(f"{VENV}/../../tools/setup-python"))
-        fail("numpy is missing\nhint: `apt install python3-numpy`" + (", or tools/setup-python" if setup else ""))
+        fail("numpy is missing\nhint: `apt install python3-numpy` as root; or `python3 -m pip install numpy` in a virtual environment, "
+             f"and `python3 {shlex.quote(sys.argv[0])} ...` there" + (", or tools/setup-python" if setup else ""))
     complete(m, refuse)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if os.path.isdir(m.out) and os.listdir(m.out):

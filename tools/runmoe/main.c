@@ -271,6 +271,11 @@ static void print_report(const struct run *r)
     if (peers.peers)
         printf("peer_vectors: %llu\nown_vectors: %llu\npeer_failures: %llu\npeers_connected: %u\n", U(peers.remote),
                U(peers.local), U(peers.failed), peers.ready);
+    if (peers.peers && !peers.ready && !peers.remote)
+        fprintf(stderr,
+                "runmoe: warning: %s: no peer answered; all was computed here\nhint: expertpeer serves the same store "
+                "there, with the same key\n",
+                r->a->peers);
     if (efs_client_gpu_stats(r->model.client, &gpu) == 0)
         printf("gpu_budget_bytes: %llu\ngpu_hits: %llu\ngpu_brought: %llu\ngpu_link_bytes: %llu\ngpu_experts: %llu\n"
                "cpu_experts: %llu\n",

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run_values.h - the settings that the ggml backend takes from the environment, checked before a program is started:
+ * it may hide what the backend logs. */
+#ifndef CTL_RUN_VALUES_H
+#define CTL_RUN_VALUES_H
+
+#include "expertfs.h"
+
+/* Checks EXPERTFS_BUDGET and EXPERTFS_PREFETCH by themselves. -EINVAL. */
+errint_t ctl_run_values_check(struct efs_error *err);
+/* Opens a store once, so that damage is reported here and not by the program or the daemon. backend: it opens the store
+ * with EXPERTFS_BUDGET, which must suffice. */
+errint_t ctl_run_values_check_store(const char *source, bool backend, struct efs_error *err);
+
+#endif
