@@ -35,9 +35,8 @@ errint_t efs_local_load(struct efs_local *l)
     errint_t rc = entries ? 0 : -ENOMEM;
     uint64_t pages = 0;
     for (unsigned i = 0; rc == 0 && i < l->file_count; i++) {
-        struct local_file *f = &l->files[i];
-        struct efs_error err;
-        if (f->fd < 0 && (efs_local_open_copy(l, f, &err) < 0 || f->fd < 0))
+        const struct local_file *f = &l->files[i];
+        if (f->fd < 0)
             continue;
         for (uint32_t at = 0; rc == 0 && at < f->page_count; at += LOAD_ENTRIES) {
             uint32_t count = f->page_count - at < LOAD_ENTRIES ? f->page_count - at : LOAD_ENTRIES;

@@ -210,6 +210,9 @@ static void *local_run(void *arg)
         l->queue_tail = &l->queue;
         l->reload = false;
         pthread_mutex_unlock(&l->lock);
+        for (unsigned i = 0; reload && i < l->file_count; i++)
+            if (l->files[i].fd < 0) /* its owner may have created it by now */
+                efs_local_open_copy(l, &l->files[i], NULL);
         if (reload)
             efs_local_load(l); /* an error leaves pages to the source */
         uint64_t bytes = write_queued(l, slots);
