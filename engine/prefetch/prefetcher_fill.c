@@ -179,10 +179,16 @@ void efs_prefetcher_print_fill(struct efs *fs, FILE *out)
                                         [FILL_SAMPLES] = "waits for a sample of how busy the machine is",
                                         [FILL_BUSY] = "waits: the machine is busy",
                                         [FILL_ON] = "reads"};
+    /* of a plan with a pool of decoded experts, which requests fill */
+    static const char *const words_full[] = {
+        [FILL_TOO_LARGE] = "off: the plan keeps memory for decoded experts, and has no room for all, coded",
+        [FILL_FULL] = "done: the memory planned for coded experts is full, the rest is for decoded ones"};
     const struct efs_machine *machine = efs_plan_thread_machine(fs);
+    const enum fill_state state = fill_state(fs);
+    bool full = (state == FILL_TOO_LARGE || state == FILL_FULL) && efs_cache_tuning(fs)->ratio[EFS_POOL_F] > 0;
     bool known = machine && machine->known;
     fprintf(out, "warm: %s\n", warm_names[fs->prefetcher->warm]);
-    fprintf(out, "warm_state: %s\n", words[fill_state(fs)]);
+    fprintf(out, "warm_state: %s\n", full ? words_full[state] : words[state]);
     uint64_t bytes = fill_takes_all(fs) ? efs_extents(fs)->all_bytes : fs->prefetcher->fill_bytes;
     fprintf(out, "warm_bytes: %llu\n", (unsigned long long)bytes);
     fprintf(out, "io_stall: %.3f\ncpu_stall: %.3f\n", known ? machine->share[0] : 0, known ? machine->share[1] : 0);

@@ -126,4 +126,11 @@ mount = Mount(shared(DEEP)[1], "nostate,budget=40M")
 check("warm=auto: nothing", state_is(mount, "off: the plan has no room for all experts, coded"), mount.control("predict"))
 check("nothing is read of it", mount.count("warmed_extents") == 0)
 mount.unmount()
+mount = Mount(shared(DEEP)[1], "nostate,warm=always,budget=40M,plan=F=90:C=10")
+check("a plan with decoded experts: what the rest is for", state_is(
+    mount, "done: the memory planned for coded experts is full, the rest is for decoded ones"), mount.control("predict").splitlines())
+os.setxattr(mount.path, "user.expertfs.warm", b"auto")
+check("and with warm=auto", state_is(mount, "off: the plan keeps memory for decoded experts, and has no room for all, coded"),
+      mount.control("predict").splitlines())
+mount.unmount()
 done()
