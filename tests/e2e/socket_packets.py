@@ -41,7 +41,7 @@ class Client:
         self.once = set()  # windows that are to be unmapped when they are dropped
         self.rest = b""  # packets of the last message
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(30)
+        self.socket.settimeout(60)
         self.socket.connect(address or address_of(mount))
 
     def send(self, kind, *args, **more):
