@@ -75,6 +75,8 @@ errint_t efs_local_start(struct efs_local *local);
 bool efs_local_writes(const struct efs_local *local);
 /* Why the copy gets no more, a line; "": nothing failed, or a copy that another process writes has all pages. */
 void efs_local_fault(struct efs_local *local, char *line, size_t room);
+/* Why this process only reads the copy, a line; "": it may write. */
+void efs_local_refused(const struct efs_local *local, char *line, size_t room);
 /* Bytes of the pages that are there. */
 uint64_t efs_local_bytes(struct efs_local *local);
 /* Writes what was offered, ends the thread, and closes. NULL is allowed. in_child: only closes the descriptors. */

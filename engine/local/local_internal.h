@@ -48,6 +48,7 @@ struct efs_local {
     struct local_file *files;
     unsigned file_count;
     struct efs_local_options o; /* its callbacks; folder and files are copied */
+    errint_t refused;           /* why this process only reads: -EWOULDBLOCK: another one writes; 0: it may write */
     bool owner;                 /* holds the locks of the maps */
     _Atomic bool writes;        /* the owner's thread runs, and no write has failed */
     _Atomic bool off;           /* a read has failed */

@@ -147,7 +147,7 @@ static errint_t create(const struct efs_local *l, const char *name, const void *
     return rc < 0 && rc != -EEXIST ? rc : efs_sys_sync_directory(l->dir); /* -EEXIST: another process was first */
 }
 
-static errint_t open_map(const struct efs_local *l, struct local_file *f, struct efs_error *err)
+static errint_t open_map(struct efs_local *l, struct local_file *f, struct efs_error *err)
 {
     char name[EFS_LOCAL_NAME + 8];
     struct stat st;
@@ -162,8 +162,11 @@ static errint_t open_map(const struct efs_local *l, struct local_file *f, struct
         errint_t rc = create(l, name, &header, sizeof(header), map_bytes(&f->of));
         f->map_fd = rc < 0 ? rc : open_own(l, name, O_RDWR);
     }
-    if (f->map_fd == -EACCES || f->map_fd == -EROFS)
+    if (f->map_fd == -EACCES || f->map_fd == -EROFS) {
+        l->refused = f->map_fd;
         f->map_fd = open_own(l, name, O_RDONLY);
+        f->map_fd = f->map_fd == -ENOENT ? l->refused : f->map_fd; /* it could not be created */
+    }
     if (f->map_fd == -EEXIST)
         return efs_fail(err, -EEXIST, "%s/%s: not a regular file of this user" DELETE_IT, l->folder, name);
     if (f->map_fd < 0)
@@ -236,12 +239,10 @@ static errint_t open_folder(struct efs_local *l, struct efs_error *err)
 /* In the order of the files: of several processes that start together, the one that gets the first gets all. */
 static errint_t lock_maps(const struct efs_local *l)
 {
-    errint_t rc = 0;
+    errint_t rc = l->refused;
     unsigned i = 0;
     for (; rc == 0 && i < l->file_count; i++)
-        rc = (fcntl(l->files[i].map_fd, F_GETFL) & O_ACCMODE) == O_RDONLY
-                 ? -EACCES
-                 : efs_sys_flock(l->files[i].map_fd, LOCK_EX | LOCK_NB);
+        rc = efs_sys_flock(l->files[i].map_fd, LOCK_EX | LOCK_NB);
     while (rc < 0 && i-- > 0)
         efs_sys_flock(l->files[i].map_fd, LOCK_UN);
     return rc;
@@ -252,7 +253,8 @@ static errint_t open_files(struct efs_local *l, struct efs_error *err)
     errint_t rc = 0;
     for (unsigned i = 0; rc == 0 && i < l->file_count; i++)
         rc = open_map(l, &l->files[i], err);
-    l->owner = rc == 0 && lock_maps(l) == 0;
+    l->refused = rc == 0 ? lock_maps(l) : rc;
+    l->owner = l->refused == 0;
     for (unsigned i = 0; rc == 0 && i < l->file_count; i++)
         rc = efs_local_open_copy(l, &l->files[i], err);
     return rc;
@@ -313,19 +315,24 @@ bool efs_local_writes(const struct efs_local *l)
     return atomic_load(&l->writes);
 }
 
+void efs_local_refused(const struct efs_local *l, char *line, size_t room)
+{
+    *line = '\0';
+    if (l->refused == -EWOULDBLOCK)
+        snprintf(line, room, "%s: another process writes the local copy, this one only reads it", l->folder);
+    else if (l->refused < 0)
+        snprintf(line, room, "%s: cannot write the local copy: %s; it is only read", l->folder, strerror(-l->refused));
+}
+
 void efs_local_fault(struct efs_local *l, char *line, size_t room)
 {
     uint64_t pages = 0;
-    bool read_only = false;
-    for (unsigned i = 0; i < l->file_count; i++) {
+    for (unsigned i = 0; i < l->file_count; i++)
         pages += l->files[i].page_count;
-        read_only = read_only || (fcntl(l->files[i].map_fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
-    }
     pthread_mutex_lock(&l->lock);
     snprintf(line, room, "%s", l->fault);
     if (!*line && !l->owner && atomic_load(&l->page_count) < pages)
-        snprintf(line, room, "%s: %s, this one only reads it", l->folder,
-                 read_only ? "the local copy may not be written" : "another process writes the local copy");
+        efs_local_refused(l, line, room);
     if (!*line && l->fill_error < 0)
         snprintf(line, room, "%s: filling the local copy ended: cannot read the store: %s", l->folder,
                  strerror(-l->fill_error));

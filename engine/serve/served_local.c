@@ -194,9 +194,11 @@ void efs_served_local_open(struct efs *fs)
         efs_local_close(fs->local, false);
         fs->local = NULL;
         fs->fill_local = false;
-    } else if (!efs_local_writes(fs->local)) {
-        efs_log(fs, EFS_LOG_INFO, "%s: another process writes the local copy, this one only reads it",
-                fs->options.local);
+    } else {
+        char line[500];
+        efs_local_refused(fs->local, line, sizeof(line));
+        if (*line)
+            efs_log(fs, EFS_LOG_INFO, "%s", line);
     }
 }
 

@@ -261,6 +261,24 @@ if run("mount", "-t", "tmpfs", "-o", "size=6M", "tmpfs", full).returncode == 0:
 else:
     note("left out: a tmpfs cannot be mounted")
 
+print("-- a folder on a read-only mount")
+frozen = scratch("frozen")
+os.mkdir(frozen)
+if run("mount", "--bind", local, frozen).returncode == 0:
+    atexit.register(lambda: run("umount", "-l", frozen))
+    run("mount", "-o", "remount,ro,bind", frozen)
+    mount = serve(remote, room, frozen)
+    check("the reason is the true one", re.search("cannot write the local copy: Read-only file system", mount.log_text()) and
+          "another process" not in mount.log_text(), mount.log_text())
+    check("the files are the files, from the copy", not wrong(mount) and mount.count("local_bytes") > 0, mount.numbers())
+    mount.unmount()
+    mount = serve(other, 64 << 20, frozen)
+    check("one that has no copy yet: one warning", "cannot open: Read-only file system" in mount.log_text(), mount.log_text())
+    mount.unmount()
+    run("umount", frozen)
+else:
+    note("left out: a bind mount cannot be made")
+
 print("-- a checkpoint in place, on a filesystem without a known change time")
 place = scratch("place")
 mount = serve(f"{quirk_path}/model", 2 * store_bytes + (64 << 20), place)
