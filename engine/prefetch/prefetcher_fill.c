@@ -181,8 +181,8 @@ void efs_prefetcher_print_fill(struct efs *fs, FILE *out)
                                         [FILL_ON] = "reads"};
     /* of a plan with a pool of decoded experts, which requests fill */
     static const char *const words_full[] = {
-        [FILL_TOO_LARGE] = "off: the plan keeps memory for decoded experts, and has no room for all, coded",
-        [FILL_FULL] = "done: the memory planned for coded experts is full, the rest is for decoded ones"};
+        [FILL_TOO_LARGE] = "off: memory is kept for decoded experts, too little for all, coded",
+        [FILL_FULL] = "done: memory for coded experts is full, the rest is for decoded ones"};
     const struct efs_machine *machine = efs_plan_thread_machine(fs);
     const enum fill_state state = fill_state(fs);
     bool full = (state == FILL_TOO_LARGE || state == FILL_FULL) && efs_cache_tuning(fs)->ratio[EFS_POOL_F] > 0;

@@ -128,9 +128,9 @@ check("nothing is read of it", mount.count("warmed_extents") == 0)
 mount.unmount()
 mount = Mount(shared(DEEP)[1], "nostate,warm=always,budget=40M,plan=F=90:C=10")
 check("a plan with decoded experts: what the rest is for", state_is(
-    mount, "done: the memory planned for coded experts is full, the rest is for decoded ones"), mount.control("predict").splitlines())
+    mount, "done: memory for coded experts is full, the rest is for decoded ones"), mount.control("predict").splitlines())
 os.setxattr(mount.path, "user.expertfs.warm", b"auto")
-check("and with warm=auto", state_is(mount, "off: the plan keeps memory for decoded experts, and has no room for all, coded"),
+check("and with warm=auto", state_is(mount, "off: memory is kept for decoded experts, too little for all, coded"),
       mount.control("predict").splitlines())
 mount.unmount()
 done()
