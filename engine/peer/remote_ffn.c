@@ -268,7 +268,8 @@ static void learn(struct remote *r, int p)
     if (layer) {
         layer->experts = job->rc == 0 ? job->layer_experts : 0;
         layer->known_ns = job->answered_ns;
-        memcpy(layer->held, job->held, ((size_t)layer->experts + 7) / 8);
+        if (job->rc == 0)
+            memcpy(layer->held, job->held, ((size_t)layer->experts + 7) / 8);
     }
     if (job->rc < 0)
         return;
