@@ -427,20 +427,32 @@ static void ffn_work(void *arg, unsigned thread)
 
 /* ---- the mixture ---- */
 
-static void add_up(const struct ffn *f)
+void efs_ffn_sums_clear(const struct efs_mixture *m)
 {
-    const struct efs_mixture *m = f->mixture;
     for (uint32_t t = 0; t < m->tokens; t++)
         memset(m->y + t * m->y_stride, 0, m->hidden * sizeof(float));
-    for (uint32_t i = 0; i < m->expert_count; i++) {
-        const struct efs_ffn_expert *e = &f->experts[i];
-        for (uint32_t t = 0; t < e->route->count; t++) {
-            float *y = m->y + e->route->token[t] * m->y_stride, weight = e->route->weight[t];
-            const float *out = e->out + (size_t)t * m->hidden;
-            for (uint32_t c = 0; c < m->hidden; c++)
-                y[c] += weight * out[c];
-        }
+}
+
+void efs_ffn_sums_add(const struct efs_mixture *m, uint32_t expert, const float *vectors)
+{
+    const struct efs_route_to *route = &m->experts[expert];
+    for (uint32_t t = 0; t < route->count; t++, vectors += m->hidden) {
+        float *y = m->y + route->token[t] * m->y_stride, weight = route->weight[t];
+        for (uint32_t c = 0; c < m->hidden; c++)
+            y[c] += weight * vectors[c];
     }
+}
+
+static void write_results(const struct ffn *f)
+{
+    const struct efs_mixture *m = f->mixture;
+    if (!f->from.rows)
+        efs_ffn_sums_clear(m);
+    for (uint32_t i = 0; i < m->expert_count; i++)
+        if (f->from.rows)
+            memcpy(f->from.rows[i], f->experts[i].out, (size_t)m->experts[i].count * m->hidden * sizeof(float));
+        else
+            efs_ffn_sums_add(m, i, f->experts[i].out);
 }
 
 static errint_t ffn_begin(struct ffn *f)
@@ -532,7 +544,7 @@ errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, c
                      efs_ffn_reason(rc));
     }
     if (rc == 0) {
-        add_up(f);
+        write_results(f);
         ffn_measured(f);
     }
     ffn_end(f);

@@ -58,6 +58,9 @@ struct efs_ffn_source {
     /* The caller's thread calls this before each of its blocks, without a lock held. May be NULL. */
     void (*before_block)(void *arg);
     void *arg;
+    /* [experts]: receives the vectors of an expert's tokens, [count][hidden], without their weights, in place of the
+     * sums: y and the weights are not used. May be NULL. */
+    float *const *rows;
     uint64_t *ns; /* [experts]: receives each expert's time, as if all threads ran it together. May be NULL. */
 };
 
@@ -69,6 +72,11 @@ errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, c
  * rows * w->rows * 2 bytes, and returns them as a matrix. */
 struct efs_matrix efs_ffn_transposed_rows(const struct efs_matrix *w, uint32_t first, uint32_t step, uint32_t rows,
                                           void *to);
+
+/* Clears the sums of a mixture; adds an expert's vectors, [count][hidden], to them. Their bits are those of adding in the
+ * order of the experts. */
+void efs_ffn_sums_clear(const struct efs_mixture *mixture);
+void efs_ffn_sums_add(const struct efs_mixture *mixture, uint32_t expert, const float *vectors);
 
 /* Finds the matrices and biases of an expert of e->layout among its tensors. The caller frees e->shards and e->bias,
  * also after an error. -EOPNOTSUPP (unknown kind, layout or coding), -EINVAL (shapes do not fit), -EUCLEAN or -ENOMEM,

@@ -112,57 +112,29 @@ static uint32_t choose(struct remote *r)
 
 /* ---- here ---- */
 
-/* Runs the experts that are at `where` in this process; their rows of out[pairs][hidden] are written, the rest is
- * cleared.
- */
-static errint_t run_here(struct remote *r, int where, float *out)
+/* Runs the experts that are at `where` in this process. */
+static errint_t run_here(struct remote *r, int where)
 {
     const struct efs_mixture *m = r->m;
-    const size_t number = efs_wire_number_bytes(m->activation), row = m->hidden * number;
     struct efs_route_to *routes = efs_sys_calloc(m->expert_count, sizeof(*routes));
-    uint32_t *token = efs_sys_malloc(r->pairs * sizeof(*token)), count = 0;
-    float *one = efs_sys_malloc(r->pairs * sizeof(*one));
-    uint8_t *x = efs_sys_malloc(r->pairs * row);
-    errint_t rc = routes && token && one && x ? 0 : efs_fail(r->err, -ENOMEM, "no memory for a mixture");
-    for (uint32_t i = 0; rc == 0 && i < m->expert_count; i++) {
-        const struct efs_route_to *route = &m->experts[i];
+    float **rows = efs_sys_calloc(m->expert_count, sizeof(*rows));
+    uint32_t count = 0;
+    for (uint32_t i = 0; routes && rows && i < m->expert_count; i++) {
         if (r->where[i] != where)
             continue;
-        routes[count++] = (struct efs_route_to){route->expert, route->count, token + r->first[i], one + r->first[i]};
-        for (uint32_t t = 0; t < route->count; t++) {
-            const uint32_t at = r->first[i] + t;
-            token[at] = at;
-            one[at] = 1;
-            memcpy(x + at * row, (const uint8_t *)m->x + route->token[t] * m->x_stride * number, row);
-        }
+        routes[count] = m->experts[i];
+        rows[count++] = r->vectors + (size_t)r->first[i] * m->hidden;
     }
     struct efs_mixture here = *m;
     here.experts = routes;
     here.expert_count = count;
-    here.x = x;
-    here.tokens = r->pairs;
-    here.x_stride = here.y_stride = m->hidden;
-    here.y = out;
+    const struct efs_ffn_source from = {
+        .client = r->from->client, .stack = r->from->stack, .layer = r->from->layer, .rows = rows};
+    errint_t rc = routes && rows ? 0 : efs_fail(r->err, -ENOMEM, "no memory for a mixture");
     if (rc == 0 && count)
-        rc = efs_ffn_run(r->from, r->team, &here, r->err);
+        rc = efs_ffn_run(&from, r->team, &here, r->err);
     free(routes);
-    free(token);
-    free(one);
-    free(x);
-    return rc;
-}
-
-/* Runs what peers have not answered. */
-static errint_t run_failed(struct remote *r)
-{
-    const size_t row = r->m->hidden * sizeof(float);
-    float *out = efs_sys_malloc(r->pairs * row);
-    errint_t rc = out ? run_here(r, EFS_PEERS_MAX, out) : efs_fail(r->err, -ENOMEM, "no memory for a mixture");
-    for (uint32_t i = 0; rc == 0 && i < r->m->expert_count; i++)
-        if (r->where[i] == (int)EFS_PEERS_MAX)
-            memcpy(r->vectors + r->first[i] * r->m->hidden, out + r->first[i] * r->m->hidden,
-                   r->m->experts[i].count * row);
-    free(out);
+    free(rows);
     return rc;
 }
 
@@ -299,21 +271,6 @@ static void receive_all(struct remote *r)
 
 /* ---- the mixture ---- */
 
-/* The sums of efs_ffn_run(), in its order. */
-static void add_up(const struct remote *r)
-{
-    const struct efs_mixture *m = r->m;
-    for (uint32_t t = 0; t < m->tokens; t++)
-        memset(m->y + t * m->y_stride, 0, m->hidden * sizeof(float));
-    for (uint32_t i = 0; i < m->expert_count; i++)
-        for (uint32_t t = 0; t < m->experts[i].count; t++) {
-            float *y = m->y + m->experts[i].token[t] * m->y_stride, weight = m->experts[i].weight[t];
-            const float *vector = r->vectors + (size_t)(r->first[i] + t) * m->hidden;
-            for (uint32_t c = 0; c < m->hidden; c++)
-                y[c] += weight * vector[c];
-        }
-}
-
 /* All here: measures what reading costs, or a vector. */
 static errint_t run_all(struct remote *r)
 {
@@ -338,7 +295,7 @@ static errint_t run_with_peers(struct remote *r)
     if (!r->vectors)
         return efs_fail(r->err, -ENOMEM, "no memory for a mixture");
     send_all(r);
-    errint_t rc = run_here(r, EFS_CHOOSE_HERE, r->vectors);
+    errint_t rc = run_here(r, EFS_CHOOSE_HERE);
     receive_all(r);
     uint32_t here = 0;
     bool failed = false;
@@ -347,9 +304,11 @@ static errint_t run_with_peers(struct remote *r)
         here += r->where[i] < 0 || r->where[i] == (int)EFS_PEERS_MAX ? r->m->experts[i].count : 0;
     }
     if (rc == 0 && failed)
-        rc = run_failed(r);
+        rc = run_here(r, EFS_PEERS_MAX);
     if (rc == 0)
-        add_up(r);
+        efs_ffn_sums_clear(r->m);
+    for (uint32_t i = 0; rc == 0 && i < r->m->expert_count; i++)
+        efs_ffn_sums_add(r->m, i, r->vectors + (size_t)r->first[i] * r->m->hidden);
     pthread_mutex_lock(&r->peers->lock);
     r->peers->stats.local += here;
     pthread_mutex_unlock(&r->peers->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * server.c - a server of products: accepts connections, and answers each request by a mixture in which every pair of
- * expert and token has one row.
+ * server.c - a server of products: accepts connections, and answers each request by the vectors of its experts, without
+ * adding them up.
  *
  * One thread accepts; each connection has a thread, which holds the server's lock while it computes, so that requests
  * run one after the other on all threads of the team. A connection that sends something wrong is closed.
@@ -10,6 +10,7 @@
 
 #include "deadline.h"
 #include "device_ops.h"
+#include "ffn.h"
 #include "matvec.h"
 #include "peer_ops.h"
 #include "peer_address.h"
@@ -105,41 +106,32 @@ static void write_held(struct efs_peer_server *s, const struct layer *layer, uin
 /* Runs it. vectors: room for [pairs][hidden]. */
 static errint_t run(struct efs_peer_server *s, const struct efs_wire_work *work, float *vectors, struct efs_error *err)
 {
-    const size_t row = work->hidden * efs_wire_number_bytes(work->activation);
     struct efs_route_to *routes = efs_sys_calloc(work->experts, sizeof(*routes));
-    uint32_t *token = efs_sys_malloc(work->pairs * sizeof(*token));
-    float *weight = efs_sys_malloc(work->pairs * sizeof(*weight));
-    uint8_t *x = efs_sys_malloc(work->pairs * row);
-    errint_t rc = routes && token && weight && x ? 0 : efs_fail(err, -ENOMEM, "no memory for a request");
-    for (uint32_t i = 0, pair = 0; rc == 0 && i < work->experts; i++) {
-        routes[i] = (struct efs_route_to){work->expert[i].expert, work->expert[i].count, token + pair, weight + pair};
-        for (uint32_t t = 0; t < work->expert[i].count; t++, pair++) {
-            token[pair] = pair;
-            weight[pair] = 1;
-            memcpy(x + pair * row, (const uint8_t *)work->x + work->token[pair] * row, row);
-        }
+    float **rows = efs_sys_calloc(work->experts, sizeof(*rows));
+    errint_t rc = routes && rows ? 0 : efs_fail(err, -ENOMEM, "no memory for a request");
+    for (uint32_t i = 0, pair = 0; rc == 0 && i < work->experts; pair += work->expert[i++].count) {
+        routes[i] = (struct efs_route_to){
+            .expert = work->expert[i].expert, .count = work->expert[i].count, .token = work->token + pair};
+        rows[i] = vectors + (size_t)pair * work->hidden;
     }
     const struct efs_mixture m = {.expert_count = work->experts,
                                   .experts = routes,
                                   .hidden_act = work->hidden_act[0] ? work->hidden_act : NULL,
                                   .layout = work->layout,
                                   .activation = work->activation,
-                                  .x = x,
-                                  .tokens = work->pairs,
+                                  .x = work->x,
+                                  .tokens = work->tokens,
                                   .hidden = work->hidden,
                                   .x_stride = work->hidden,
-                                  .y_stride = work->hidden,
-                                  .y = vectors,
                                   .form = EFS_FORM_ANY};
+    const struct efs_ffn_source from = {.client = s->client, .stack = work->stack, .layer = work->layer, .rows = rows};
     if (rc == 0) {
         pthread_mutex_lock(&s->running);
-        rc = efs_client_ffn(s->client, s->team, work->stack, work->layer, &m, err);
+        rc = efs_ffn_run(&from, s->team, &m, err);
         pthread_mutex_unlock(&s->running);
     }
     free(routes);
-    free(token);
-    free(weight);
-    free(x);
+    free(rows);
     return rc;
 }
 
