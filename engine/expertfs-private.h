@@ -42,6 +42,8 @@ void efs_make_printable(char *text, bool newlines);
 const char *efs_word(const char *text, char *word, size_t room);
 #define EFS_WORD_BYTES sizeof(((struct efs_error *)NULL)->text)
 #define EFS_WORD(text) efs_word(text, (char[EFS_WORD_BYTES]){""}, EFS_WORD_BYTES) /* for an error message */
+/* Whether text ends with `end`, and has more before it. */
+bool efs_ends_with(const char *text, const char *end);
 /* For "did you mean": candidate if at most 2 edits, and half of its bytes, change it into word, and fewer than best,
  * else best (may be NULL). */
 const char *efs_nearer_word(const char *word, const char *best, const char *candidate);

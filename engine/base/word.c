@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* word.c - a text as one word for the shell. */
+/* word.c - a text as one word for the shell; how a text ends. */
 #include "expertfs-private.h"
 #include "text.h"
 
@@ -32,4 +32,10 @@ const char *efs_word(const char *text, char *word, size_t room)
     else
         *stpncpy(word, text, room - 1) = '\0';
     return word;
+}
+
+bool efs_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n > m && memcmp(text + n - m, end, m) == 0;
 }

@@ -73,8 +73,8 @@ errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, c
 struct efs_matrix efs_ffn_transposed_rows(const struct efs_matrix *w, uint32_t first, uint32_t step, uint32_t rows,
                                           void *to);
 
-/* Clears the sums of a mixture; adds an expert's vectors, [count][hidden], to them. Their bits are those of adding in the
- * order of the experts. */
+/* Clears the sums of a mixture; adds an expert's vectors, [count][hidden], to them. Their bits are those of adding in
+ * the order of the experts. */
 void efs_ffn_sums_clear(const struct efs_mixture *mixture);
 void efs_ffn_sums_add(const struct efs_mixture *mixture, uint32_t expert, const float *vectors);
 

@@ -5,6 +5,8 @@
  */
 #include "source.h"
 
+#include "expertfs-private.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,13 +34,6 @@ static const struct {
 };
 #define ENDS (sizeof(ends) / sizeof(ends[0]))
 
-static bool ends_with(const char *path, const char *end)
-{
-    size_t n = strlen(path), m = strlen(end);
-
-    return n > m && strcmp(path + n - m, end) == 0;
-}
-
 /* Whether the name is that of a file of weights, of an index of them, or of a part of either. */
 static bool may_be_weights(const char *name)
 {
@@ -51,10 +46,11 @@ static bool is_download(const char *path)
     const char *name = path + efs_source_folder(path);
 
     if (strncmp(path, TEMPORARY_FOLDER, strlen(TEMPORARY_FOLDER)) == 0 || strstr(path, "/" TEMPORARY_FOLDER) ||
-        (strncmp(name, OLLAMA_BEGIN, strlen(OLLAMA_BEGIN)) == 0 && ends_with(name + strlen(OLLAMA_BEGIN), OLLAMA_END)))
+        (strncmp(name, OLLAMA_BEGIN, strlen(OLLAMA_BEGIN)) == 0 &&
+         efs_ends_with(name + strlen(OLLAMA_BEGIN), OLLAMA_END)))
         return true;
     for (size_t i = 0; i < ENDS; i++)
-        if (ends_with(name, ends[i].end) && (ends[i].any_name || may_be_weights(name)))
+        if (efs_ends_with(name, ends[i].end) && (ends[i].any_name || may_be_weights(name)))
             return true;
     return false;
 }
@@ -81,7 +77,7 @@ static errint_t mark_listed(struct efs_catalog *catalog, const struct efs_source
 {
     *found = false;
     for (size_t i = 0; i < ENDS; i++) {
-        char *path = ends_with(other->path, ends[i].end)
+        char *path = efs_ends_with(other->path, ends[i].end)
                          ? strndup(other->path, strlen(other->path) - strlen(ends[i].end))
                          : NULL;
         struct efs_source_file *file = path ? efs_source_find(catalog, path) : NULL;

@@ -8,6 +8,8 @@
  */
 #include "source.h"
 
+#include "expertfs-private.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,16 +27,9 @@ static const struct {
     {"\0\5\x16\7", 4, "is an AppleDouble file, which macOS puts beside a file", false, false},
 };
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-
-    return n > m && memcmp(s + n - m, end, m) == 0;
-}
-
 bool efs_source_named_weights(const char *path)
 {
-    return ends_with(path, ".safetensors") || ends_with(path, ".gguf");
+    return efs_ends_with(path, ".safetensors") || efs_ends_with(path, ".gguf");
 }
 
 /* Detects error pages of servers saved as files (HTML, "Entry not found") and blocks that were never written.
@@ -90,5 +85,5 @@ struct efs_source_kind efs_source_kind(const char *path, bool weights, const uin
     const char *broken = broken_start(head, bytes);
     if (broken)
         return (struct efs_source_kind){.what = broken, .broken = true};
-    return (struct efs_source_kind){.format = ends_with(path, ".gguf") ? EFS_SOURCE_GGUF : EFS_SOURCE_SAFETENSORS};
+    return (struct efs_source_kind){.format = efs_ends_with(path, ".gguf") ? EFS_SOURCE_GGUF : EFS_SOURCE_SAFETENSORS};
 }

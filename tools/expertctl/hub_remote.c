@@ -154,12 +154,6 @@ static errint_t list_find(const char *given, const struct ctl_hub *hub, struct l
 
 /* ---- the choice ---- */
 
-static bool ends(const char *name, const char *with)
-{
-    size_t bytes = strlen(name), end = strlen(with);
-    return bytes >= end && strcmp(name + bytes - end, with) == 0;
-}
-
 enum rank { NONE, SAFETENSORS, INDEX, ONE_SAFETENSORS, MODEL_INDEX, GGUF };
 
 /* The rank of a file, by its name below the folder that was named, if a quant was named or is "". */
@@ -171,8 +165,8 @@ static enum rank rank_of(const char *name, const char *quant)
         return NONE;
     return strcmp(name, "model.safetensors.index.json") == 0 ? MODEL_INDEX
            : strcmp(name, "model.safetensors") == 0          ? ONE_SAFETENSORS
-           : ends(name, ".safetensors.index.json")           ? INDEX
-           : ends(name, ".safetensors")                      ? SAFETENSORS
+           : efs_ends_with(name, ".safetensors.index.json")  ? INDEX
+           : efs_ends_with(name, ".safetensors")             ? SAFETENSORS
                                                              : NONE;
 }
 
