@@ -27,7 +27,7 @@ print("-- options, before anything is packed")
 for options, words in (("budgt=1G", "unknown option \"budgt\"\nhint: did you mean budget"), ("budget=50%", "50%"), ("budget=64M,nopas", "nopas")):
     says(options, 2, words, "-o", options, model)
     says(f"{options} with a program", 125, words, "-o", options, model, "--", "true", "{}")
-for name, value, words in (("BUDGET", "abc", "EXPERTFS_BUDGET=abc is no size; one is written 8G"), ("BUDGET", "50%", "no size"),
+for name, value, words in (("BUDGET", "abc", "EXPERTFS_BUDGET=abc is no size; one is written 8G"), ("BUDGET", "50%", "no size"), ("BUDGET", "0", "no size"),
                            ("PREFETCH", "maybe", "EXPERTFS_PREFETCH: prefetch=maybe: allowed are off, on")):
     result = ctl("up", model, "--", "echo", "started", "{}", **{"EXPERTFS_" + name: value})
     check(f"EXPERTFS_{name}={value}: exit 125, the program is not started", result.returncode == 125 and words in result.stderr and

@@ -13,7 +13,7 @@ static errint_t budget_read(uint64_t *bytes, struct efs_error *err)
 {
     const char *budget = getenv("EXPERTFS_BUDGET");
     *bytes = 0;
-    if (!budget || !*budget || strcmp(budget, "auto") == 0 || efs_parse_size(budget, bytes) == 0)
+    if (!budget || !*budget || strcmp(budget, "auto") == 0 || (efs_parse_size(budget, bytes) == 0 && *bytes > 0))
         return 0;
     return efs_fail(err, -EINVAL, "EXPERTFS_BUDGET=%s is no size; one is written 8G, 512M, auto", budget);
 }
