@@ -178,7 +178,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD
 $(BUILD)/tests/engine/test_record $(BUILD)/tests/tools/test_route $(BUILD)/tests/fuzz/test_fuzz_texts $(BUILD)/fuzz/fuzz_texts: $(BUILD)/obj/tools/moe-replay/base/route.o
 $(BUILD)/tests/tools/test_progress: $(call obj,$(SRC_common))
 # Pauses between the steps of a demotion.
-$(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=efs_unlock,--wrap=efs_shard_encode,--wrap=efs_extent_alloc,--wrap=efs_cores_pause
+$(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=efs_unlock,--wrap=efs_shard_encode,--wrap=efs_extent_alloc,--wrap=efs_cores_pause,--wrap=efs_idle_push,--wrap=efs_workers_stop
 # Counts calls.
 $(BUILD)/tests/engine/test_request_cost: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,pthread_mutex_lock malloc calloc realloc efs_workers_push)
 # Run workers and the I/O thread on their own thread, in any order (one_thread.h).
@@ -186,7 +186,7 @@ ONE_THREAD := $(BUILD)/tests/engine/test_orders $(BUILD)/tests/model/test_explor
 $(ONE_THREAD): $(BUILD)/obj/tests/engine/one_thread.o
 $(ONE_THREAD): BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,efs_workers_start efs_workers_stop \
   efs_workers_push efs_io_queue_start efs_io_queue_stop efs_io_submit \
-  efs_io_apply_changes efs_io_wake efs_idle_start efs_idle_stop efs_idle_push efs_plan_thread_start efs_plan_thread_stop efs_plan_thread_free efs_plan_thread_record \
+  efs_io_apply_changes efs_io_wake efs_idle_start efs_idle_stop efs_idle_free efs_idle_push efs_plan_thread_start efs_plan_thread_stop efs_plan_thread_free efs_plan_thread_record \
   efs_plan_thread_replan efs_plan_thread_kick efs_extent_decode efs_extent_check efs_shard_decode_from efs_memfile_reserve \
   efs_sys_populate efs_memory_left_read efs_thread_number)
 # The explorer saves and restores all memory of the engine.

@@ -149,10 +149,8 @@ errint_t efs_demotion_build(struct efs *fs)
 
 void efs_demotion_stop(struct efs *fs)
 {
-    if (!fs->demotion)
-        return;
-    efs_idle_stop(fs->demotion->idle);
-    fs->demotion->idle = NULL;
+    if (fs->demotion)
+        efs_idle_stop(fs->demotion->idle); /* a worker may be about to push a cancelled demotion's job */
 }
 
 void efs_demotion_close_in_child(struct efs *fs)
@@ -166,6 +164,7 @@ void efs_demotion_destroy(struct efs *fs)
     struct efs_demotion *d = fs->demotion;
     if (!d)
         return;
+    efs_idle_free(d->idle);
     efs_demotion_free_buffers(d);
     free(d->queue);
     free(d);

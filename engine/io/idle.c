@@ -74,6 +74,12 @@ void efs_idle_stop(struct efs_idle *idle)
     atomic_store(&idle->stop, true);
     sem_post(&idle->wake);
     pthread_join(idle->thread, NULL);
+}
+
+void efs_idle_free(struct efs_idle *idle)
+{
+    if (!idle)
+        return;
     efs_cores_close(&idle->cores);
     sem_destroy(&idle->wake);
     free(idle);

@@ -102,6 +102,10 @@ REPLACED(void, efs_idle_stop, (struct efs_idle * idle))
 {
     (void)idle;
 }
+REPLACED(void, efs_idle_free, (struct efs_idle * idle))
+{
+    (void)idle;
+}
 REPLACED(void, efs_idle_push, (struct efs_idle * idle, struct efs_job *job))
 {
     (void)idle;

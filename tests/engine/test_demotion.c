@@ -7,7 +7,8 @@
  *
  * The linker (--wrap, see Makefile) inserts the gaps: before the first chunk of an extent is encoded, before the lock
  * is taken to publish the extent, and before the next time that the lock is taken, which after the last extent precedes
- * the release of the full form. The first one is on the thread of idle work, which may be stopped for any time.
+ * the release of the full form. The first one is on the thread of idle work, which may be stopped for any time. One test
+ * stops the worker that has a shard for this thread, until the workers end.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -22,6 +23,7 @@
 #include "extent_internal.h"
 #include "fixture.h"
 #include "fetch.h"
+#include "idle.h"
 #include "sync_calls.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -64,6 +66,7 @@ static struct {
     unsigned seen, at; /* seen: gaps that the demotion has reached; at: the one to stop at, from 1; 0: none */
     bool stands, go;
     bool copier_stands, copier_go;
+    bool pusher; /* the worker that has a shard for the thread of idle work stops, too */
 } gaps = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static _Thread_local unsigned
@@ -116,6 +119,10 @@ errint_t __wrap_efs_shard_encode(enum efs_format format, enum efs_codec_choice c
 uint64_t __wrap_efs_cores_pause(struct efs_cores *cores, uint64_t now_ns);
 bool __real_efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
 bool __wrap_efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
+void __real_efs_idle_push(struct efs_idle *idle, struct efs_job *job);
+void __wrap_efs_idle_push(struct efs_idle *idle, struct efs_job *job);
+void __real_efs_workers_stop(struct efs_workers *workers);
+void __wrap_efs_workers_stop(struct efs_workers *workers);
 void __real_efs_lock(struct efs *fs);
 void __wrap_efs_lock(struct efs *fs);
 void __real_efs_unlock(struct efs *fs);
@@ -157,6 +164,21 @@ uint64_t __wrap_efs_cores_pause(struct efs_cores *cores, uint64_t now_ns)
     (void)now_ns;
     pauses += busy;
     return busy ? 1000000 : 0;
+}
+
+void __wrap_efs_idle_push(struct efs_idle *idle, struct efs_job *job)
+{
+    pthread_mutex_lock(&gaps.lock);
+    if (gaps.pusher)
+        stand(&gaps.stands, &gaps.go);
+    pthread_mutex_unlock(&gaps.lock);
+    __real_efs_idle_push(idle, job);
+}
+
+void __wrap_efs_workers_stop(struct efs_workers *workers)
+{
+    let_go(&gaps.go);
+    __real_efs_workers_stop(workers);
 }
 
 void __wrap_efs_lock(struct efs *fs)
@@ -440,6 +462,18 @@ TEST(test_nothing_waits_for_the_encoder)
         let_go(&gaps.go);
         end_round(&r);
     }
+}
+
+/* The store closes after a worker has decided to pass on a shard, and before it does. */
+TEST(test_closes_before_a_shard_is_passed_on)
+{
+    gaps.pusher = true;
+    struct round r = begin_round(0, false);
+    wait_for(&gaps.stands);
+    efs_close(r.fs); /* lets the worker go when it stops the workers */
+    gaps.pusher = false;
+    r.fs = NULL;
+    end_round(&r);
 }
 
 /* While programs wait for a processor nothing is encoded, and what needs the memory gets it; afterwards the demotion
