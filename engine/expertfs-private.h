@@ -141,12 +141,15 @@ errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err);
  * budget would not hold the memory that is pinned now. Any thread, without a lock that callbacks need. */
 errint_t efs_charge(struct efs *fs, uint64_t bytes);
 void efs_uncharge(struct efs *fs, uint64_t bytes);
-/* With budget=auto: leave memory to this many bytes of the model's files, which this process has mapped, and read for
- * each token, and 1/16 of the available memory for later allocations; but at least 1/8 of that to the pools.
- * EFS_LEAVE_MOST: a sixteenth to the pools, while the program loads its model. Reads the memory that is left, without
- * waiting for evictions. Returns the budget in force. */
+/* With budget=auto: leave memory to the model's files without their experts, which programs have mapped, and read for
+ * each token, except disk_bytes of them, and 1/16 of the available memory for later allocations; but at least 1/8 of
+ * that to the pools. EFS_LEAVE_MOST: a sixteenth to the pools, while a program loads its model. EFS_LEAVE_HALF: nothing
+ * is known of programs. Reads the memory that is left, without waiting for evictions. Returns the budget in force.
+ * Second call: the next reading, within 0.5 s, applies it. */
+#define EFS_LEAVE_HALF UINT64_MAX
 #define EFS_LEAVE_MOST (UINT64_MAX - 1)
-uint64_t efs_budget_leave(struct efs *fs, uint64_t mapped_bytes);
+uint64_t efs_budget_leave(struct efs *fs, uint64_t disk_bytes);
+void efs_budget_leave_later(struct efs *fs, uint64_t disk_bytes);
 /* Other programs read a file, through the page cache or past it: while they fill it, budget=auto leaves all memory to
  * it (budget/controller.h). Any thread. */
 void efs_note_file_read(struct efs *fs, uint64_t bytes, bool cached);

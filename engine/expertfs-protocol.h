@@ -23,7 +23,7 @@
  * windows of coded experts are sent before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this
  * protocol.
  */
-#define EFS_EXPORT_VERSION 12u
+#define EFS_EXPORT_VERSION 13u
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are less than this */
 #define EFS_EXPORT_WITH_LAYOUT (1u << 31) /* with a tag: send the layout, too, if the expert is sent coded */
@@ -56,6 +56,9 @@
  *           for it that come before
  * REFRESH   efs_export_ask: for each of these tags that is not answered, the mount sends OVERSIZE or FITS, by the drops
  *           that it has received
+ * LEAVE     efs_export_leave: the program computes with all of the model's files but its experts, which are mapped or
+ *           read, except disk_bytes of them: budget=auto leaves memory to these until the socket closes. With several
+ *           clients the smallest disk_bytes counts. Not answered
  */
 #define EFS_EXPORT_PACKETS(X)                                                                                          \
     X(1, ASK, CLIENT, request, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                          \
@@ -69,7 +72,8 @@
     X(11, OVERSIZE, MOUNT, oversize, EFS_EXPORT_ONE(answer))                                                           \
     X(12, FITS, MOUNT, oversize, EFS_EXPORT_ONE(answer))                                                               \
     X(13, CANCEL, CLIENT, drop, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                         \
-    X(14, REFRESH, CLIENT, refresh, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))
+    X(14, REFRESH, CLIENT, refresh, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                     \
+    X(15, LEAVE, CLIENT, leave, EFS_EXPORT_ONE(leave))
 #define EFS_EXPORT_ARRAY(body, member, most)                                                                           \
     {                                                                                                                  \
         offsetof(struct efs_export_##body, member), sizeof(((struct efs_export_##body *)0)->member[0]), most           \
@@ -142,6 +146,10 @@ struct efs_export_layout_shard { /* as struct efs_coded_shard of expertfs.h */
     uint64_t elements;
     uint32_t extent, codec;
     uint32_t e_at, e_bytes, sm_at, sm_bytes; /* at: offset in the extent's component; bytes 0: no such chunk */
+};
+struct efs_export_leave {
+    struct efs_export_head head;
+    uint64_t disk_bytes; /* less than UINT64_MAX - 1 */
 };
 struct efs_export_routing {
     struct efs_export_head head;

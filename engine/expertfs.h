@@ -255,6 +255,17 @@ EFS_API void efs_client_drop(struct efs_client_request *request, uint32_t index)
  * efs_client_close(). */
 EFS_API void efs_client_release(struct efs_client_request *request);
 
+/*
+ * The program begins to compute: it has the model's files mapped or reads them for each token, all but the experts and
+ * disk_bytes of tables that it leaves on disk, and has allocated what else it needs. budget=auto leaves memory to these
+ * files from now on, in place of half of the available memory: of a store, until it is closed; of a mount, within a
+ * second, and until all clients that say so are closed (of several, the smallest disk_bytes counts). No effect where
+ * the budget is a size. Call it again when disk_bytes changes.
+ *
+ * Does not wait. 0; -EINVAL: disk_bytes is UINT64_MAX or the number before; -EPIPE: the daemon of the mount has ended.
+ */
+EFS_API errint_t efs_client_leave(struct efs_client *client, uint64_t disk_bytes, struct efs_error *err);
+
 /* ---- prefetch ------------------------------------------------------------------------------------------------ */
 
 /* The experts of a layer for a sequence. A sequence is the tokens of one text; the caller numbers it. */

@@ -198,7 +198,7 @@ void efs_budget_begin(struct efs *fs)
 {
     struct efs_controller *c = &fs->budget->controller;
     bool automatic = fs->options.budget_bytes == 0;
-    c->mapped_bytes = EFS_MAPPED_UNKNOWN;
+    c->mapped_bytes = EFS_LEAVE_HALF;
     efs_controller_reset(c, automatic);
     c->is_new = false; /* the first reading differs little */
     if (automatic)

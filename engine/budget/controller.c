@@ -83,7 +83,7 @@ static uint64_t automatic_bytes(const struct efs_controller *c, const struct efs
     uint64_t all = r->available_bytes + r->pools_bytes, pools;
     if (c->ceded)
         return r->fixed_bytes + CEDED_BYTES;
-    if (c->mapped_bytes == EFS_MAPPED_UNKNOWN)
+    if (c->mapped_bytes == EFS_LEAVE_HALF)
         return all / UNKNOWN_SHARE;
     if (c->mapped_bytes == EFS_LEAVE_MOST)
         pools = all / LOADING_SHARE;

@@ -7,8 +7,8 @@
  * to the page cache of files that programs map or read:
  *
  *     half of the available memory, while nothing is known of the programs
- *     the part of the model that the program of this process maps, and 1/16 of the available memory
- *     (efs_budget_leave())
+ *     the part of the model that the program of this process, or a client of the mount, maps, and 1/16 of the available
+ *     memory (efs_budget_leave())
  *     all but what reads in flight need, while programs read files through the page cache and have filled it: chunks of
  *     the same experts in the pools are used only after the page cache has evicted them, and it would evict less with
  *     the memory of the pools. Simulated with routing of gpt-oss-20b and a memory limit of half of the file: a page
@@ -20,8 +20,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#define EFS_MAPPED_UNKNOWN UINT64_MAX /* of efs_controller.mapped_bytes */
 
 struct efs_reading { /* numbers of one moment */
     uint64_t
@@ -38,7 +36,7 @@ struct efs_reading { /* numbers of one moment */
 
 struct efs_controller {
     bool automatic;
-    uint64_t mapped_bytes;  /* automatic: of files of the model, mapped in this process; or EFS_MAPPED_UNKNOWN,
+    uint64_t mapped_bytes;  /* automatic: of files of the model, mapped by programs; or EFS_LEAVE_HALF,
                                EFS_LEAVE_MOST */
     uint64_t experts_bytes; /* with mapped_bytes: memory for the experts that the program needs at once */
     /* state */

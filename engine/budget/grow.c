@@ -103,16 +103,23 @@ void efs_grow(struct efs *fs, bool sampled)
     efs_unlock(fs);
 }
 
-uint64_t efs_budget_leave(struct efs *fs, uint64_t mapped_bytes)
+void efs_budget_leave_later(struct efs *fs, uint64_t disk_bytes)
 {
     struct efs_controller *c = &fs->budget->controller;
     struct efs_store_info info;
     efs_store_info(fs->store, &info);
+    const uint64_t dense = info.source_bytes - info.expert_raw_bytes;
+    const bool special = disk_bytes == EFS_LEAVE_HALF || disk_bytes == EFS_LEAVE_MOST;
     efs_lock(fs);
-    c->mapped_bytes = mapped_bytes;
-    c->experts_bytes = info.experts ? 2 * info.expert_raw_bytes / info.experts : 0;
+    c->mapped_bytes = special ? disk_bytes : disk_bytes < dense ? dense - disk_bytes : 0;
+    c->experts_bytes = info.experts && disk_bytes != EFS_LEAVE_HALF ? 2 * info.expert_raw_bytes / info.experts : 0;
     c->is_new = true;
     efs_unlock(fs);
+}
+
+uint64_t efs_budget_leave(struct efs *fs, uint64_t disk_bytes)
+{
+    efs_budget_leave_later(fs, disk_bytes);
     efs_grow(fs, false);
     efs_lock(fs);
     uint64_t bytes = fs->account.budget_bytes;

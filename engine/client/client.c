@@ -136,6 +136,19 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
     return rc;
 }
 
+errint_t efs_client_leave(struct efs_client *client, uint64_t disk_bytes, struct efs_error *err)
+{
+    errint_t rc = efs_client_check(client, err);
+    if (rc < 0)
+        return rc;
+    if (disk_bytes >= UINT64_MAX - 1)
+        return efs_fail(err, -EINVAL, "no model leaves that many bytes on disk");
+    if (client->mount)
+        return efs_mount_leave(client->mount, disk_bytes, err);
+    client->store_ops->leave(client, disk_bytes);
+    return 0;
+}
+
 /* ---- chosen and predicted experts ---- */
 
 static errint_t client_routing(struct efs_client *client, const struct efs_routing *from, bool hint,

@@ -38,6 +38,11 @@ static errint_t store_routing(struct efs_client *client, const struct efs_routin
     return efs_routing_submit(client->fs, client->observer, hint, routing, err);
 }
 
+static void store_leave(struct efs_client *client, uint64_t disk_bytes)
+{
+    efs_budget_leave(client->fs, disk_bytes);
+}
+
 static char store_state(struct efs_client *client, const struct efs_expert_key *key)
 {
     struct efs_need need = {.expert = key->expert};
@@ -71,6 +76,7 @@ static void store_close(struct efs_client *client, bool here)
 }
 
 static const struct efs_store_ops store_ops = {.begin = store_begin,
+                                               .leave = store_leave,
                                                .routing = store_routing,
                                                .state = store_state,
                                                .layers = store_layers,

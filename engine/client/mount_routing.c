@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_routing.c - see mount.h: sends chosen and predicted experts to the mount; reads which parts of an expert are in
- * its memory. */
+/* mount_routing.c - see mount.h: sends what the mount does not answer, chosen and predicted experts and what the
+ * program has mapped; reads which parts of an expert are in its memory. */
 #include "mount.h"
 
 #include "export.h"
@@ -13,6 +13,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static errint_t send_unanswered(struct efs_mount *m, const struct efs_export_head *packet, struct efs_error *err)
+{
+    pthread_mutex_lock(&m->send_lock);
+    errint_t rc = efs_export_send(m, packet, 0);
+    pthread_mutex_unlock(&m->send_lock);
+    return rc < 0 ? efs_fail(err, -EPIPE, "the mount does not answer any more") : 0;
+}
+
+errint_t efs_mount_leave(struct efs_mount *m, uint64_t disk_bytes, struct efs_error *err)
+{
+    const struct efs_export_leave packet = {{sizeof(packet), EFS_EXPORT_VERSION, EFS_EXPORT_LEAVE, 1}, disk_bytes};
+    return send_unanswered(m, &packet.head, err);
+}
 
 static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, bool hint, struct efs_error *err)
 {
@@ -33,11 +47,9 @@ static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, b
         packet->item[i].expert = r->experts[i];
         packet->item[i].weight = r->weights ? r->weights[i] : 0;
     }
-    pthread_mutex_lock(&m->send_lock);
-    errint_t rc = efs_export_send(m, &packet->head, 0);
-    pthread_mutex_unlock(&m->send_lock);
+    errint_t rc = send_unanswered(m, &packet->head, err);
     free(packet);
-    return rc < 0 ? efs_fail(err, -EPIPE, "the mount does not answer any more") : 0;
+    return rc;
 }
 
 errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *r, bool hint, struct efs_error *err)

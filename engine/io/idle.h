@@ -15,7 +15,8 @@
 struct efs_idle;
 /* 0 or -errno. */
 errint_t efs_idle_start(struct efs_idle **idle);
-/* Joins the thread, at the end of its job; a job that has not begun, or is pushed later, is dropped. NULL is allowed. */
+/* Joins the thread, at the end of its job; a job that has not begun, or is pushed later, is dropped. NULL is allowed.
+ */
 void efs_idle_stop(struct efs_idle *idle);
 /* After efs_idle_stop(), when no thread can push any more. NULL is allowed. */
 void efs_idle_free(struct efs_idle *idle);

@@ -220,6 +220,7 @@ errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, stru
         return efs_fail(err, -ENOMEM, "no memory");
     *h = (struct efsd_export){.daemon = daemon,
                               .unsent_max = daemon->unsent_max,
+                              .disk_bytes = EFS_LEAVE_HALF,
                               .socket = {.listening = -1, .base = -1, .directory = -1},
                               .taken = {-1, -1}};
     pthread_mutex_init(&h->lock, NULL);

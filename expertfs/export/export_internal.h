@@ -92,7 +92,9 @@ struct efsd_export_client {
     struct efsd_export_ask *ask; /* export thread; NULL: none yet */
     uint64_t heard_at;           /* last packet received; see export_short.c */
     bool silent;
-    uint32_t observer; /* export thread: id of the client as an observer of routing; 0: none */
+    uint32_t observer;   /* export thread: id of the client as an observer of routing; 0: none */
+    bool leaves;         /* export thread: it has sent disk_bytes */
+    uint64_t disk_bytes; /* of its last LEAVE */
 };
 
 /* Any packet of a client. */
@@ -100,6 +102,7 @@ union efsd_export_packet {
     struct efs_export_head head;
     struct efs_export_ask ask;
     struct efs_export_routing routing;
+    struct efs_export_leave leave;
 };
 
 struct efsd_export {
@@ -119,6 +122,7 @@ struct efsd_export {
     bool armed;             /* the timer runs */
     uint64_t progressed_at; /* see efs_memory_short_fn; changed with efs.lock held */
     uint64_t now, next;     /* export thread: the timer ended; it is to end again */
+    uint64_t disk_bytes;    /* export thread: the smallest of its clients'; EFS_LEAVE_HALF: none has sent one */
     uint32_t silent_count;  /* silent clients; changed by the export thread */
     int spare;              /* reserved descriptor, closed to accept and disconnect a client on EMFILE */
     bool paused;            /* export thread: the listening socket is not polled, for PAUSE_MS */

@@ -23,6 +23,20 @@ static bool item_is_dropped(const void *item)
     return ((const struct efsd_export_item *)item)->dropped;
 }
 
+/* Export thread. The budget leaves memory to what clients have mapped. */
+static void export_leave(struct efsd_export *h)
+{
+    uint64_t least = EFS_LEAVE_HALF;
+    pthread_mutex_lock(&h->lock);
+    for (const struct efsd_export_client *s = h->clients; s; s = s->next)
+        if (s->leaves && s->disk_bytes < least)
+            least = s->disk_bytes;
+    pthread_mutex_unlock(&h->lock);
+    if (least != h->disk_bytes)
+        efs_budget_leave_later(h->daemon->fs, least);
+    h->disk_bytes = least;
+}
+
 /* Lock held. Ends the connection, which may free the client. Returns the EXPORTED experts, for the caller to drop
  * without lock. */
 static struct efsd_export_item *client_end(struct efsd_export_client *s)
@@ -72,6 +86,7 @@ void efsd_export_client_end(struct efsd_export_client *s)
 {
     struct efsd_export *h = s->export; /* client_end() may free s */
     uint32_t observer = s->observer;
+    const bool left = s->leaves;
     efsd_export_client_end_request(s, -ECANCELED);
     pthread_mutex_lock(&h->lock);
     const bool pending = s->pending > 0;
@@ -79,6 +94,8 @@ void efsd_export_client_end(struct efsd_export_client *s)
     pthread_mutex_unlock(&h->lock);
     if (observer)
         efs_routing_observer_end(h->daemon->fs, observer);
+    if (left)
+        export_leave(h);
     if (pending) /* before the drops, which would admit them */
         efs_requests_cancel(h->daemon->fs, item_is_dropped);
     while (drops) {
@@ -320,6 +337,18 @@ static bool client_handle_routing(struct efsd_export_client *s, const union efsd
         s->observer = efs_routing_observer(daemon->fs);
     errint_t rc = efs_routing_submit(daemon->fs, s->observer, r->head.kind == EFS_EXPORT_HINT, &routing, &err);
     efsd_hint_finish(daemon, s->user, rc, &err);
+    return true;
+}
+
+/* false: a number that no client sends. */
+static bool client_handle_leave(struct efsd_export_client *s, const union efsd_export_packet *packet)
+{
+    const uint64_t bytes = packet->leave.disk_bytes;
+    if (bytes >= EFS_LEAVE_MOST)
+        return false;
+    s->leaves = true;
+    s->disk_bytes = bytes;
+    export_leave(s->export);
     return true;
 }
 

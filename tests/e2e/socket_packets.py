@@ -10,7 +10,7 @@ import struct
 with open(os.path.join(os.path.dirname(__file__), "../../engine/expertfs-protocol.h")) as header:
     text = header.read()
 KINDS = {name: int(number) for number, name in re.findall(r"X\((\d+), (\w+), (?:CLIENT|MOUNT),", text)}
-ASK, DROP, UNMAPPED, ANSWER, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, REFRESH = KINDS.values()
+ASK, DROP, UNMAPPED, ANSWER, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, REFRESH, LEAVE = KINDS.values()
 WITH_LAYOUT, MORE = 1 << 31, 1 << 31
 FULL, AS_CODED, ANY = range(3)  # forms
 VERSION = int(re.search(r"EFS_EXPORT_VERSION (\d+)u", text)[1])
@@ -27,6 +27,11 @@ def routing(kind, items, layer=0, sequence=0, weighed=1, version=VERSION, stack=
     body = struct.pack("<4I32s", layer, sequence, weighed, 0, stack) + b"".join(struct.pack("<If", *item) for item in items)
     return struct.pack("<4I", 16 + len(body) if length is None else length, version, kind,
                        len(items) if count is None else count) + body
+
+
+def leave(disk_bytes):
+    """The program computes with the model mapped, except disk_bytes of it."""
+    return struct.pack("<4IQ", 24, VERSION, LEAVE, 1, disk_bytes)
 
 
 def address_of(mount):

@@ -4,6 +4,7 @@ mount time and later; one above the available memory is reported; one larger tha
 part of a budget fits, the pools are planned for that part, which follows the memory that other processes take and free,
 and the limit."""
 from e2e import *
+from socket_packets import Client, leave
 
 need_fuse()
 group = need_cgroup(160 << 20)
@@ -68,6 +69,26 @@ def in_little():
         little.remove()
 
 
+def mapped(mount):
+    """Clients that report what they have mapped: the rest of the memory is the mount's, until the last one ends."""
+    half = mount.count("budget_bytes")
+    dense = os.path.getsize(os.path.join(large_model, "model.safetensors")) - sum(os.path.getsize(mount / name) for name in experts)
+    one, two = Client(mount), Client(mount)
+    one.socket.send(leave(dense))
+    check("a client that has mapped nothing: more than half", wait_until(lambda: mount.count("budget_bytes") > 1.5 * half), half)
+    most = mount.count("budget_bytes")
+    one.socket.send(leave(0))
+    wait_until(lambda: mount.count("budget_bytes") < most)
+    with_dense = mount.count("budget_bytes")
+    check("it has mapped all but the experts: that much less", dense / 2 < most - with_dense < 2 * dense, (most, with_dense, dense))
+    two.socket.send(leave(1 << 60))
+    check("one that has mapped less than another changes nothing", mount.count("budget_bytes") < 1.05 * with_dense)
+    one.socket.close()
+    check("the other one ends: more again", wait_until(lambda: mount.count("budget_bytes") > with_dense))
+    two.socket.close()
+    check("both ended: half again", wait_until(lambda: mount.count("budget_bytes") < 1.2 * half), (half, mount.count("budget_bytes")))
+
+
 def automatic():
     """budget=auto: the group's free memory, also when its limit changes, and never below the minimum."""
     print("-- budget=auto in 400 MiB")
@@ -86,6 +107,7 @@ def automatic():
     for file in held:
         file.close()
     wait_until(lambda: mount.count("leased_experts") == 0)
+    mapped(mount)
     first = mount.count("budget_bytes")
     os.setxattr(mount.path, "user.expertfs.budget", b"auto")
     check("asked again it is about the same", 0.8 * first < mount.count("budget_bytes") < 1.2 * first,

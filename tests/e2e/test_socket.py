@@ -2,7 +2,7 @@
 """The socket that passes experts without files: its packets by hand, valid and invalid, and the state left by clients
 that die, mounts that end, and readers that open the same experts as files."""
 from e2e import *
-from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, MORE, OVERSIZE, UNMAPPED, WITH_LAYOUT, Client, address_of, packet
+from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, MORE, OVERSIZE, UNMAPPED, WITH_LAYOUT, Client, address_of, leave, packet
 
 need_fuse()
 model, store = shared()
@@ -77,6 +77,7 @@ wrong = {
     "a form that there is not": packet(ASK, [(1, 1, 1)], form=3),
     "a tag twice, with and without layout": packet(ASK, [(1, 1, 1), (2, 1, 1 | WITH_LAYOUT)], form=AS_CODED),
     "a tag with layout, out of range": packet(ASK, [(1, 1, 16384 | WITH_LAYOUT)], form=AS_CODED),
+    "no bytes left": leave((1 << 64) - 1), "bytes that only the library uses": leave((1 << 64) - 2), "bytes left, cut": leave(0)[:20],
     "a form that there is not, in parts": packet(ASK, [(1, 1, 1)], form=3 | MORE),
 }
 for name, data in wrong.items():

@@ -77,7 +77,7 @@ static void start(uint64_t bytes, uint64_t first)
 {
     requested = bytes;
     budget = bytes ? bytes : first;
-    c.mapped_bytes = EFS_MAPPED_UNKNOWN;
+    c.mapped_bytes = EFS_LEAVE_HALF;
     efs_controller_reset(&c, bytes == 0);
     world.pools_mib = 0;
 }

@@ -7,8 +7,8 @@
  *
  * The linker (--wrap, see Makefile) inserts the gaps: before the first chunk of an extent is encoded, before the lock
  * is taken to publish the extent, and before the next time that the lock is taken, which after the last extent precedes
- * the release of the full form. The first one is on the thread of idle work, which may be stopped for any time. One test
- * stops the worker that has a shard for this thread, until the workers end.
+ * the release of the full form. The first one is on the thread of idle work, which may be stopped for any time. One
+ * test stops the worker that has a shard for this thread, until the workers end.
  */
 #include <pthread.h>
 #include <sched.h>

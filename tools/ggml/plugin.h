@@ -151,9 +151,9 @@ uint32_t efsg_source_room(struct efsg_source *source, uint32_t part, uint32_t of
 bool efsg_source_has_layer(struct efsg_source *source, uint32_t layer); /* false for a mount */
 
 /*
- * Called before products. Unless EXPERTFS_BUDGET is a size, the budget of a store opened in this process leaves memory
- * to the part of the model that is not experts from now on (efs_budget_leave()). disk_bytes: of that part, tables that
- * are left on disk. Any thread.
+ * Called before products. From now on budget=auto of the mount, or of the store in this process, leaves memory to the
+ * part of the model that is not experts (efs_client_leave()). disk_bytes: of that part, tables that are left on disk.
+ * Any thread.
  */
 void efsg_source_computes(struct efsg_source *source, uint64_t disk_bytes);
 

@@ -322,13 +322,16 @@ void efsg_source_computes(struct efsg_source *source, uint64_t disk_bytes)
 {
     struct efs *fs = efs_client_fs(source->client);
     uint64_t last = atomic_load(&source->disk_bytes);
-    struct efs_store_info info;
-    if (!fs || last == disk_bytes || source_budget() ||
+    struct efs_stats stats;
+    if (last == disk_bytes || (fs && source_budget()) ||
         !atomic_compare_exchange_strong(&source->disk_bytes, &last, disk_bytes))
         return;
-    efs_store_info(efs_get_store(fs), &info);
-    uint64_t bytes = efs_budget_leave(fs, info.source_bytes - info.expert_raw_bytes - disk_bytes);
-    efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s: %llu MiB", source->path, (unsigned long long)(bytes >> 20));
+    efs_client_leave(source->client, disk_bytes, NULL);
+    if (!fs)
+        return;
+    efs_stats(fs, &stats);
+    efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s: %llu MiB", source->path,
+             (unsigned long long)(stats.budget_bytes >> 20));
 }
 
 /* ---- requests and checks ---- */

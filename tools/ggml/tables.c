@@ -129,7 +129,7 @@ uint64_t efsg_tables_bytes(struct efsg_device *device, const struct efsg_source 
     for (const struct efsg_tables *tables = device->tables; tables; tables = tables->next) {
         uint64_t bytes = 0; /* the same file may be mapped twice */
         for (const struct table *t = tables->tables; t; t = t->next)
-            bytes += t->whole || !t->readable ? 0 : t->bytes;
+            bytes += t->whole ? 0 : t->bytes;
         most = tables->source == source && bytes > most ? bytes : most;
     }
     pthread_mutex_unlock(&device->table_lock);
