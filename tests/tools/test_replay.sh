@@ -43,7 +43,7 @@ run 2 "$moe_replay" "$eval"
 warns 'one of --store, --profile'
 run 2 "$moe_replay" --store "$dir/m.efs" --profile "$profile" "$eval"
 for wrong in --policy=best --policy=lru:most --policy=oracle:full --policy=zero-3:raw --policy=,lru --budget=50%,0% --budget=101% --budget=10%% --budget=nan% \
-    --schedule=fast --tune=x=1 --tune=share --tune=share=2 --tune=swaps=65 --predict=oracle --predict=mixed, --prefetch=off; do
+    --schedule=fast --tune=x=1 --tune=share --tune=share=2 --tune=swaps=65 --predict=oracle --predict=mixed,; do
     run 2 "$moe_replay" --profile "$profile" $wrong "$eval"
     warns "${wrong%%=*}"
 done
@@ -214,18 +214,9 @@ assert (o[0]["tpot_ns_median"], o[0]["ttft_ns_median"]) == (80000000, 80000000 +
 assert o[0]["read_bytes_per_token"] * 20 == 64000000 * 20, o
 P
 
-if command -v gnuplot >/dev/null; then
-    run 0 "$python" tools/bench/plot.py "$dir/a.json" "$dir/plot"
-    for words in 'F: full' 'M: missing' 'ms per token after the first' '>60%<\|> 60%<'; do
-        cat "$dir/plot/tpot.svg" "$dir/plot/hits.svg" | grep -q "$words" || complain "pictures do not say: $words"
-    done
-else
-    echo "no gnuplot: pictures are not tested"
-fi
-
 # Prefetch. A perfect predictor is never wrong where a plan moves no experts between pools, and delays nothing; the
 # predictions do not depend on the budget, nor do the requests.
-replay e.json --policy zipmoe:io,oracle,lru:raw --budget 25%,50% --batch 1,4 --layer-us 500 --run-us 200 --prefetch always \
+replay e.json --policy zipmoe:io,oracle,lru:raw --budget 25%,50% --batch 1,4 --layer-us 500 --run-us 200 \
     --tune share=0.1 --predict perfect,mixed,brainstorm "$eval"
 says 'guesses: .* times as fast, limit '
 replay f.json --policy zipmoe --budget 25%,50% --batch 1 --layer-us 500 --run-us 200 --predict all --tokens 200 "$eval"
@@ -256,7 +247,6 @@ for run in e:
 names = [name(r) for r in f if r["budget"] == "25%"]
 assert names == [None, "deepspeed", "brainstorm", "request", "transition", "edgemoe", "moe-infinity", "fmoe", "mixed",
                  "perfect"], names
-assert all(0 < r["guesses"]["on"] <= 1 for r in f if r["guesses"])
 assert g[1]["guesses"]["read_bytes_per_token"] == 0  # not even one expert fits
 assert h[1]["guesses"]["read_bytes_per_token"] > 0 and h[1]["decode_utilisation"] == 0
 P

@@ -20,7 +20,7 @@ from replay import ALLOWANCE, found, prepare
 
 BYTES = 3 * 2048 * 1408 * 2  # an expert of DeepSeek-V2-Lite and of Qwen1.5-MoE
 ZIPMOE_US = ("--layer-us", "1000", "--run-us", "85")  # an expert at 204 GB/s, the memory of the Jetson; layer: assumed
-GPU_US = ("--layer-us", "500", "--run-us", "40", "--prefetch", "always", "--tune", "share=0.2")  # an expert at 750 GB/s
+GPU_US = ("--layer-us", "500", "--run-us", "40", "--tune", "share=0.2")  # an expert at 750 GB/s
 PUBLISHED = {"ZipMoE": "5.1, Figures 7, 8, 10", "fMoE": "FineMoE, abstract; the slides have no numbers", "MoE-Infinity": "abstract",
              "DALI": "6.2, 6.3, Tables 4, 5", "Prism": "Table II"}
 SMALL = ", small"  # by the traces of --states

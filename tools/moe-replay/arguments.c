@@ -77,8 +77,6 @@ static const struct tools_option options[] = {
     {"predict", 0, "NAME,...",
      "Each policy also with experts read ahead, as guessed by all, some predictors of `moe-replay predict', or perfect",
      TOOLS_LIST, AT(predict)},
-    {"prefetch", 0, "MODE", "Simulated: read ahead while that is faster (auto, the default), or always", TOOLS_WORD,
-     AT(prefetch), .words = "auto|always"},
     {"schedule", 0, "KIND", "Order of reads and decodes, simulated: request (default, as mounts do), paper", TOOLS_WORD,
      AT(schedule), .words = "request|paper"},
     {"layer-us", 0, "N", "Time of all else in a layer, before its experts are asked for (default: 0)", TOOLS_NUMBER,
@@ -117,8 +115,6 @@ static void check_live(const struct argp_state *state, const struct replay_argum
         argp_error(state, "--mount and --peer are runs of their own");
     if (a->store || a->profile)
         argp_error(state, "--store and --profile are of the simulator");
-    if (a->prefetch)
-        argp_error(state, "--prefetch is of the simulator");
     if (a->plan_from)
         argp_error(state, "--plan-from is of the simulator: a mount starts with what `moe-replay counts' wrote");
     if (a->peer != NO_PEER && !a->raw)
@@ -164,7 +160,6 @@ static void finish_options(const struct argp_state *state, void *into)
                        "--policy %s: must be one of " POLICIES ", also with :POOLS, which are " POOLS "; or " SIMULATED,
                        a->policies.word[i]);
     a->setup.schedule = a->schedule;
-    a->setup.governor.mode = a->prefetch ? EFS_GOVERNOR_ALWAYS : EFS_GOVERNOR_AUTO;
     a->setup.layer_ns = 1000 * a->layer_us;
     a->setup.run_token_ns = 1000 * a->run_us;
     a->setup.run_coded = a->compute == REPLAY_COMPUTE_FFN_CODED;

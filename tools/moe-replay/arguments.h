@@ -18,7 +18,7 @@ struct replay_arguments {
     struct tools_list budgets, policies, predict;
     struct tools_numbers batch;
     uint64_t tokens, layer_us, run_us; /* tokens 0: all */
-    unsigned compute, schedule, prefetch;
+    unsigned compute, schedule;
     struct replay_policy policy[TOOLS_LIST_MAX];
     struct predict_choice predictors[PREDICT_LIST_MAX];
     uint32_t predictor_count;

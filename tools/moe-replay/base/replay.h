@@ -159,7 +159,6 @@ struct replay_prefetch_counts {
     uint64_t used, late;    /* requested experts that were prefetched; whose prefetch was still in flight */
     uint64_t wasted, cancelled;
     uint64_t bytes, right_bytes; /* prefetched; of them, requested */
-    uint64_t requests, on;       /* simulated: all requests; those with a prediction */
 };
 
 struct replay_result {
@@ -170,8 +169,6 @@ struct replay_result {
     double recoded_bytes;
     double limit_ns; /* max(reads, computing, decoding): lower bound for any order of the same operations */
     struct replay_prefetch_counts prefetch;
-    double
-        prefetch_time_ratio; /* simulated: time with prefetch over time without, as measured by the governor's trial */
 };
 /* Called after each pass on real files and every 32 passes in the simulator, with the number of tokens done. true:
  * stop; the result then covers the passes done. */

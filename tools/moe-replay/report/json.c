@@ -29,13 +29,11 @@ static json_t *guesses_json(const struct replay_run_record *run)
     const struct replay_prefetch_counts *g = &run->result.prefetch;
     if (!run->predictor)
         return json_null();
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "predictor", run->predictor, "missing",
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "predictor", run->predictor, "missing",
                      (json_int_t)g->missing, "used", (json_int_t)g->used, "late", (json_int_t)g->late, "wasted",
                      (json_int_t)g->wasted, "cancelled", (json_int_t)g->cancelled, "missing_bytes_per_token",
                      per_token(run, g->missing_bytes), "read_bytes_per_token", per_token(run, g->bytes),
-                     "right_bytes_per_token", per_token(run, g->right_bytes), "on",
-                     g->requests ? (double)g->on / (double)g->requests : 0, "measured_ratio",
-                     run->result.prefetch_time_ratio);
+                     "right_bytes_per_token", per_token(run, g->right_bytes));
 }
 
 static json_t *run_json(const struct replay_report *report, const struct replay_run_record *run)

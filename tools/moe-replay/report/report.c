@@ -95,13 +95,12 @@ static void print_guesses(const struct replay_run_record *run, const struct repl
     const struct replay_prefetch_counts *a = &r->prefetch;
     double tokens = share((double)r->tokens, (double)without->tokens);
     printf("%24s %.3f times as fast, limit %.3f; %.2f of what is missing, %.2f of what is read right; %.2f of the "
-           "bytes; used %llu, late %llu, in vain %llu; on %.2f\n",
+           "bytes; used %llu, late %llu, in vain %llu\n",
            "guesses:", share((double)without->all.time_ns * tokens, (double)r->all.time_ns),
            share((double)without->all.time_ns, without->limit_ns),
            share((double)a->right_bytes, (double)a->missing_bytes), share((double)a->right_bytes, (double)a->bytes),
            share((double)(r->all.read_bytes + a->bytes), (double)without->all.read_bytes * tokens),
-           (unsigned long long)a->used, (unsigned long long)a->late, (unsigned long long)(a->wasted + a->cancelled),
-           share((double)a->on, (double)a->requests));
+           (unsigned long long)a->used, (unsigned long long)a->late, (unsigned long long)(a->wasted + a->cancelled));
 }
 
 void replay_report_row(const struct replay_report *report)

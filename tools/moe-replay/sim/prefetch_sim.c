@@ -61,24 +61,12 @@ static uint64_t bytes_of(const struct replay_setup *s, unsigned components)
     return (components & REPLAY_SM ? s->bytes[EFS_POOL_S] : 0) + (components & REPLAY_E ? s->bytes[EFS_POOL_E] : 0);
 }
 
-static struct efs_governor governor_of(const struct replay_setup *setup)
-{
-    struct efs_governor governor;
-    efs_governor_init(&governor, setup->layers, &setup->governor);
-    return governor;
-}
-
 uint64_t replay_prefetch_cap_bytes(const struct replay_setup *setup, uint64_t budget_bytes)
 {
-    const struct efs_governor governor = governor_of(setup);
+    const struct efs_governor governor = {.config = setup->governor};
     struct efs_prefetch_config caps;
     efs_governor_caps(&governor, budget_bytes, setup->bytes[EFS_POOL_C], &caps);
     return caps.resident_bytes;
-}
-
-bool replay_prefetch_has_share(const struct replay_prefetch *a)
-{
-    return efs_governor_has_share(&a->governor);
 }
 
 /* ---- open and close --------------------------------------------------------------------------------------------- */
@@ -99,7 +87,7 @@ struct replay_prefetch *replay_prefetch_new(const struct replay_setup *setup, co
     a->workload = w;
     a->predicted = predicted;
     a->timeline = timeline;
-    a->governor = governor_of(setup);
+    efs_governor_init(&a->governor, &setup->governor);
     efs_governor_caps(&a->governor, budget_bytes, setup->bytes[EFS_POOL_C], &config);
     EFS_TABLE(&a->tables, a->resident, (size_t)w->layers * w->experts);
     EFS_TABLE(&a->tables, a->wanted, (size_t)w->layers * w->experts);
@@ -130,7 +118,6 @@ void replay_prefetch_result(const struct replay_prefetch *a, struct replay_resul
     result->prefetch.late = counts.late;
     result->prefetch.wasted = counts.wasted;
     result->prefetch.cancelled = counts.cancelled;
-    result->prefetch_time_ratio = efs_trial_ratio(&a->governor.trial);
 }
 
 /* ---- reads ------------------------------------------------------------------------------------------------------ */
@@ -239,7 +226,6 @@ static struct part take_part(struct replay_prefetch *a, uint32_t unit, const str
         part = a->part;
         a->reading = false; /* the request finishes the read */
     }
-    a->request.ahead_bytes += part.bytes;
     a->request.missing_bytes += bytes_of(s, missing) - part.bytes;
     a->result.missing_bytes += bytes_of(s, missing);
     a->result.right_bytes += part.bytes + part.in_flight;
@@ -253,8 +239,8 @@ int replay_prefetch_requested(struct replay_prefetch *a, uint32_t layer, const s
     const struct efs_prefetch_action *actions;
     size_t action_count;
     int64_t now = (int64_t)(a->pass * w->layers + layer);
-    a->request = (struct efs_governor_request){
-        .now_ns = a->timeline->request_ns, .tokens = w->width[a->pass], .requested = count, .experts = w->experts};
+    a->request =
+        (struct efs_governor_request){.now_ns = a->timeline->request_ns, .requested = count, .experts = w->experts};
     for (uint32_t i = 0; i < count; i++)
         a->got[i] = take_part(a, layer * w->experts + placements[i].expert, &placements[i]);
     for (uint32_t t = 0; t < w->width[a->pass]; t++) {
@@ -331,11 +317,9 @@ int replay_prefetch_offer(struct replay_prefetch *a, uint32_t layer, const struc
     const struct efs_governor_disk disk = {.bytes_per_second = a->setup->profile.disk_bytes_per_second,
                                            .latency_ns = a->setup->profile.read_latency_ns,
                                            .piece_bytes = REPLAY_PIECE_BYTES};
-    const enum efs_governor_decision what = efs_governor_requested(&a->governor, &a->request);
+    const bool whole_layer = efs_governor_requested(&a->governor, &a->request);
     int64_t now = (int64_t)(a->pass * w->layers + layer);
     int rc = 0;
-    a->result.requests++;
-    a->result.on += what != EFS_GOVERNOR_NOTHING;
     for (uint32_t t = 0; rc == 0 && t < w->width[a->pass]; t++) {
         unsigned count = 0;
         if (layer + 1 == w->layers && ends(a, t)) {
@@ -346,9 +330,9 @@ int replay_prefetch_offer(struct replay_prefetch *a, uint32_t layer, const struc
             end_cancelled(a);
             continue;
         }
-        if (what == EFS_GOVERNOR_LAYER && t == 0)
+        if (whole_layer && t == 0)
             count = efs_governor_select_layer(a->candidates, next_layer(a, policy, layer), a->predictions);
-        else if (what == EFS_GOVERNOR_PREDICTIONS)
+        else if (!whole_layer)
             count = efs_governor_select(&a->governor, &disk, now, a->candidates, candidates_of(a, policy, layer, t),
                                         a->predictions);
         rc = efs_prefetch_offer(a->queue, sequence_of(a, t), now, a->predictions, count);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prefetch_sim.h - prefetch in the simulator: the queue and the governor of sched/prefetch, used as in a daemon, on the
- * simulator's timeline.
+ * prefetch_sim.h - prefetch in the simulator: the queue and the governor of sched/prefetch on the simulator's timeline.
  *
  * A prefetch reads the missing components of an expert, in pieces of REPLAY_PIECE_BYTES. They are held outside the
  * cache, in a part of the budget, until the expert is requested; then they count as cached.
@@ -18,9 +17,6 @@ struct replay_prefetch;
 
 /* The part of a budget that prefetched components may take. */
 uint64_t replay_prefetch_cap_bytes(const struct replay_setup *setup, uint64_t budget_bytes);
-
-/* Whether the governor currently gives that part to prefetch; if not, the cache uses it. */
-bool replay_prefetch_has_share(const struct replay_prefetch *prefetch);
 
 /* Keeps pointers to all arguments. NULL: no memory. */
 struct replay_prefetch *replay_prefetch_new(const struct replay_setup *setup, const struct replay_workload *workload,
@@ -48,7 +44,7 @@ int replay_prefetch_offer(struct replay_prefetch *prefetch, uint32_t layer, cons
 uint64_t replay_prefetch_next(void *prefetch, uint64_t now_ns);
 void replay_prefetch_done(void *prefetch);
 
-/* Sets the counters of prefetch and their ratio in result. */
+/* Sets the counters of prefetch in result. */
 void replay_prefetch_result(const struct replay_prefetch *prefetch, struct replay_result *result);
 
 #endif

@@ -27,9 +27,7 @@ struct player {
     struct replay_cache *cache;          /* this */
     struct replay_predictions predicted; /* for fmoe */
     struct replay_prefetch *prefetch;    /* NULL: no prefetch */
-    bool has_share;                      /* prefetch has its part of the budget */
-    const struct replay_plan *plan;      /* of the budget without that part */
-    double full_to_cache_ratio;          /* ratio of the budget to the budget without that part */
+    const struct replay_plan *plan;      /* of the budget without the part for prefetch */
     struct efs_trace_timeline timeline;
     bool raw;  /* the files are not coded */
     bool read; /* the current request has a read */
@@ -161,30 +159,13 @@ static void player_used(void *arg, uint32_t layer, const uint32_t *experts, uint
     player->result->requests++;
 }
 
-/* Resizes the cache when prefetch gains or loses its part of the budget. */
-static void follow_share(struct player *player)
-{
-    const struct efs_move *moves;
-    uint64_t capacity[EFS_POOLS];
-    size_t count;
-    bool has = replay_prefetch_has_share(player->prefetch);
-    if (has == player->has_share || !player->policy)
-        return;
-    player->has_share = has;
-    for (unsigned p = 0; p < EFS_POOLS; p++)
-        capacity[p] = (uint64_t)((double)player->plan->capacity[p] * (has ? 1 : player->full_to_cache_ratio));
-    efs_policy_resize(player->policy, capacity, &moves, &count);
-}
-
 static void player_pass_done(void *arg, const struct efs_trace_totals *totals)
 {
     struct player *player = arg;
     player->pass_ns[player->result->passes] = totals->time_ns;
     player->result->tokens += player->workload->width[player->result->passes++];
-    if (player->prefetch) {
+    if (player->prefetch)
         replay_prefetch_begin_pass(player->prefetch, player->result->passes, player->result->tokens);
-        follow_share(player);
-    }
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------ */
@@ -310,10 +291,6 @@ static int simulate(const struct replay_setup *setup, const struct replay_worklo
     player->raw = policy->pools == REPLAY_RAW;
     fill_costs(player);
     player->plan = plan;
-    player->has_share = true; /* as planned */
-    player->full_to_cache_ratio =
-        (double)budget_bytes /
-        (double)(budget_bytes - (predicted ? replay_prefetch_cap_bytes(setup, budget_bytes) : 0));
     if (predicted)
         player->prefetch = replay_prefetch_new(setup, workload, predicted, budget_bytes, &player->timeline);
     const struct efs_trace_prefetch reads = {player->prefetch, replay_prefetch_next, replay_prefetch_done},
