@@ -11,7 +11,7 @@ Measurements, printed as ratios with their bars:
   coded   (not by default: tools/bench/run tpot) experts run by the library from the coded form, over read-lru with
           plain ones.
 The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), random weights, and is made if it is not there.
-Writes runs.json (a list of all runs) and, by gnuplot, tpot.svg and hits.svg."""
+Writes runs.json (a list of all runs)."""
 import argparse
 import errno
 import functools
@@ -25,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 
-import plot
 from cgroup import Cgroup
 from common import WORK, Mounted, drop, tool
 from runner import Rows, turns
@@ -234,7 +233,6 @@ def measure(a, replay):
     raw, tokens = ("lru", "raw"), ("--tokens", str(a.tokens))
     title = f"first {a.tokens} tokens, {a.compute}, cold"
     ours = {":".join(policy): {"policy": policy} for policy in policies}
-    live = {}
     if "whole" in a.only:
         runs = replay.simulate([*policies, raw])
         for policy in dict.fromkeys((least, first)):
@@ -264,7 +262,6 @@ def measure(a, replay):
                                 ("read_bytes_per_token", "bytes read per token")):
                 ratios(f"{text}, {title} ({name})", live[name], live["read-lru"], field,
                        BARS["coded"] if field == "tpot_ns_median" else None)
-    return [r for runs in live.values() for r in runs]
 
 
 def main():
@@ -274,12 +271,11 @@ def main():
     os.makedirs(folder, exist_ok=True)
     replay = Replay(a, raw, store)
     print(f"\n==== {os.path.basename(a.trace)}; {os.cpu_count()} cores, Linux {os.uname().release}")
-    live = measure(a, replay)
+    measure(a, replay)
     same = same_checks([r for r in replay.all if r["compute"] not in (None, "none") and r["tokens"]])
     with open(os.path.join(folder, "runs.json"), "w") as f:
         json.dump(replay.all, f, indent=1)
-    drawn = plot.plot(live or replay.all, folder)
-    print(f"{folder}: runs.json{', tpot.svg, hits.svg' if drawn else '; no pictures: there is no gnuplot'}")
+    print(f"{folder}: runs.json")
     return 1 if replay.failed or not same else 0
 
 
