@@ -55,25 +55,6 @@ static const struct option table[] = {
     {"rw", TAKE_CLEAR, AT(read_only), NULL, NULL},
 };
 
-/* Options of earlier versions, and their replacement. */
-static const struct {
-    const char *name, *use;
-} removed[] = {
-    {"ahead", "the daemon chooses it"},
-    {"delta", "thresholds of the pools are for moe-replay"},
-    {"history", "`moe-replay counts STORE TRACE' writes the counts that a mount starts with"},
-    {"lease", "an expert that finds no room is served without passthrough"},
-    {"nodirect", "store_direct=off"},
-    {"odirect", "store_direct=on"},
-    {"page_cache", "limit the memory cgroup of the readers (memory.high)"},
-    {"passthrough", "it is the default"},
-    {"predictor", "the daemon predicts with mixed, moe-replay compares"},
-    {"readahead", "root may write read_ahead_kb of /sys/class/bdi"},
-    {"schedule", "reads and decodes are done in the order of the request"},
-    {"state", "it is the default"},
-    {"threads", "the daemon chooses them"},
-};
-
 /* Accepted without effect because mount(8), fstab and systemd pass them: always in force here (nosuid, nodev), handled
  * by these programs, or about timestamps and writes, which a read-only file system does not have. */
 static const char *const ignored[] = {
@@ -235,9 +216,6 @@ errint_t efsd_options_set(struct efsd_options *options, const char *item, const 
             return option_parse(options, &table[i], value, err);
     if (option_is_ignored(item))
         return 0;
-    for (size_t i = 0; i < sizeof(removed) / sizeof(*removed); i++)
-        if (strcmp(item, removed[i].name) == 0)
-            return efs_fail(err, -EINVAL, "option %s is gone: %s", item, removed[i].use);
     return option_unknown(item, err);
 }
 

@@ -27,7 +27,7 @@ run 2 foo # nothing is near
 warns 'lists the commands'
 run 2 nonsense
 warns 'unknown command "nonsense"'
-for word in 'mount expertctl' 'umount expertctl' 'unmount expertctl' 'run expertctl' 'list expertctl' 'pack mkexpertfs' 'replay moe-replay' 'gantt tools/bench/gantt.py' 'estimate expertctl'; do
+for word in 'mount expertctl' 'umount expertctl' 'unmount expertctl' 'run expertctl' 'list expertctl' 'pack mkexpertfs' 'replay moe-replay'; do
     run 2 "${word% *}" a b # commands of other tools: the message names the right program
     warns "no command \"${word% *}\": \`${word#* }"
 done
@@ -42,11 +42,6 @@ run 2 unpack "$dir/m.efs"
 warns 'DIR is needed'
 run 2 info "$dir/m.efs" more
 warns 'more: more arguments than it takes'
-for gone in 'profile -t 2' 'profile --no-save' 'profile --threads=2'; do
-    # shellcheck disable=SC2086
-    run 2 $gone "$dir/m.efs"
-    warns 'there is no --[a-z-]* any more: '
-done
 
 # info
 run 0 info "$dir/m.efs"

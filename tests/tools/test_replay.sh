@@ -47,10 +47,6 @@ for wrong in --policy=best --policy=lru:most --policy=oracle:full --policy=zero-
     run 2 "$moe_replay" --profile "$profile" $wrong "$eval"
     warns "${wrong%%=*}"
 done
-for gone in --plan=io --unit=full --turns=8 --quiet --plot=x; do
-    run 2 "$moe_replay" --profile "$profile" $gone "$eval"
-    warns "there is no ${gone%%=*} any more: "
-done
 run 1 "$moe_replay" --profile "$profile" "$dir/cut.route"
 warns "cut.route: the trace says"
 run 1 "$moe_replay" --profile "$profile" "$dir/m.efs"

@@ -17,8 +17,6 @@ eval=$dir/eval.route
 run 2 "$eval"
 warns 'store'
 run 2 --cpu "$dir/cpu" --gpu rtx9 "$eval"
-run 2 --save-cpu x "$eval"
-warns 'no --save-cpu any more'
 
 # Files
 run 1 --cpu "$dir/missing" "$eval"

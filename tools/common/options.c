@@ -122,9 +122,6 @@ static void parse_value(const struct argp_state *state, const struct tools_optio
     case TOOLS_CALL:
         option->parse(state, option, value, into);
         break;
-    case TOOLS_REMOVED:
-        argp_error(state, "there is no --%s any more: %s", option->name, option->help);
-        break;
     }
 }
 
@@ -201,7 +198,7 @@ static void suggest_option(const struct argp_state *state, const struct tools_co
                 continue;
             known = strncmp(option->name, name, bytes) == 0;
             i += known && option->argument && !word[2 + bytes];
-            best = option->kind == TOOLS_REMOVED ? best : efs_nearer_word(name, best, option->name);
+            best = efs_nearer_word(name, best, option->name);
         }
         if (!known && best)
             argp_error(state, "unrecognized option '--%s'\nhint: did you mean --%s?", name, best);
@@ -254,12 +251,10 @@ void tools_parse(const struct tools_command *command, int argc, char **argv, voi
     unsigned count = 0;
     for (const struct tools_option *option = command->options; option->help; option++, count++) {
         assert(count < OPTIONS_MAX);
-        bool gone = option->kind == TOOLS_REMOVED;
         group += option->kind == TOOLS_HEADING;
         known[count] = (struct argp_option){.name = option->name,
                                             .key = option->name ? option_key(command, option) : 0,
-                                            .arg = gone ? "VALUE" : option->argument,
-                                            .flags = gone ? OPTION_HIDDEN | OPTION_ARG_OPTIONAL : 0,
+                                            .arg = option->argument,
                                             .doc = option->help,
                                             .group = group};
     }

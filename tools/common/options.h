@@ -29,7 +29,6 @@ enum tools_option_kind {
     TOOLS_NUMBERS,  /* struct tools_numbers: from .least to .most, separated by commas */
     TOOLS_LIST,     /* struct tools_list: words separated by commas */
     TOOLS_CALL,     /* .parse parses the value, which is NULL if the option has none */
-    TOOLS_REMOVED,  /* a removed option: refused with .help, which names the replacement */
 };
 
 struct tools_option {

@@ -22,7 +22,7 @@ static void print_help(FILE *to)
                 "Exit status: 0 ok, 1 failed or damage found, 2 wrong usage, 130 interrupted.\n");
 }
 
-/* Reports an unknown command; for removed commands and those of other tools, the command to use instead. */
+/* Reports an unknown command; for those of other tools, the command to use instead. */
 static void print_unknown(const char *word)
 {
     static const struct {
@@ -34,9 +34,7 @@ static void print_unknown(const char *word)
                   {"run", "`expertctl up MODEL -- PROGRAM` runs a program on a model"},
                   {"pack", "`mkexpertfs SRC OUT.efs` packs"},
                   {"replay", "`moe-replay TRACE` replays"},
-                  {"top", "`expertctl status -w 2 [MNT]` prints every 2 seconds"},
-                  {"estimate", "`expertctl info STORE|CHECKPOINT` prints sizes and the budget that holds all experts"},
-                  {"gantt", "`tools/bench/gantt.py MNT`, of the source, makes trace events of reads and decodes"}};
+                  {"top", "`expertctl status -w 2 [MNT]` prints every 2 seconds"}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         if (strcmp(word, others[i].word) == 0) {
             fprintf(stderr, "expertctl: no command \"%s\": %s\n", word, others[i].instead);

@@ -30,8 +30,6 @@ static const struct tools_option options[] = {
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {"seconds", 0, "N", "Measure for about N seconds, 1 to 60 (default: 3)", TOOLS_NUMBER, AT(seconds), .least = 1,
      .most = 60},
-    {"threads", 't', .help = "taskset(1) limits the processors that decode", .kind = TOOLS_REMOVED},
-    {"no-save", .help = "EXPERTFS_STATE names another folder to save in", .kind = TOOLS_REMOVED},
     {0},
 };
 static const struct tools_command command = {

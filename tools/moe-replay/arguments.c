@@ -88,19 +88,6 @@ static const struct tools_option options[] = {
     {.kind = TOOLS_HEADING, .help = "Output:"},
     {"json", 0, "FILE", "Write the runs as JSON, too; - is standard output, without the table then", TOOLS_TEXT,
      AT(json)},
-    {"simulate", 0, NULL, "without --mount and --peer it simulates", TOOLS_REMOVED, .at = 0},
-    {"plan", 0, NULL, "--policy zipmoe:POOLS", TOOLS_REMOVED, .at = 0},
-    {"unit", 0, NULL, "--policy NAME:POOLS", TOOLS_REMOVED, .at = 0},
-    {"turns", 0, NULL, "compare runs", TOOLS_REMOVED, .at = 0},
-    {"threads", 0, NULL, "all cores compute", TOOLS_REMOVED, .at = 0},
-    {"workers", 0, NULL, "those of the profile decode", TOOLS_REMOVED, .at = 0},
-    {"open-us", 0, NULL, "the simulator goes by the profile", TOOLS_REMOVED, .at = 0},
-    {"expertfs", 0, NULL, "mount STORE, then --mount DIR", TOOLS_REMOVED, .at = 0},
-    {"warm", 0, NULL, "mount STORE with -o prefetch=on, then --mount DIR", TOOLS_REMOVED, .at = 0},
-    {"allowance", 0, NULL, "tools/bench/run replay makes memory cgroups", TOOLS_REMOVED, .at = 0},
-    {"prealloc", 0, NULL, "memory is always taken before the first token", TOOLS_REMOVED, .at = 0},
-    {"plot", 0, NULL, "tools/bench/plot.py draws --json", TOOLS_REMOVED, .at = 0},
-    {"quiet", 'q', NULL, "progress is shown on a terminal alone", TOOLS_REMOVED, .at = 0},
     {0}};
 
 bool replay_arguments_live(const struct replay_arguments *a)

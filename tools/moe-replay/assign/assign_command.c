@@ -41,7 +41,6 @@ static const struct tools_option options[] = {
     {"cached", 0, "N", "Percent of each layer's experts that the graphics processor holds (default: 25)", TOOLS_DECIMAL,
      AT(setup.cached), .most = 100, .scale = 0.01},
     {"plan-from", 0, "TRACE", "Popular experts, and which follow which, from this history", TOOLS_TEXT, AT(plan_from)},
-    {.name = "save-cpu", .help = "--store and --cpu write the file", .kind = TOOLS_REMOVED},
     {0}};
 
 static void finish_options(const struct argp_state *state, void *into)
