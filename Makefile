@@ -291,7 +291,7 @@ THREADED := $(addprefix engine/test_,write_behind backing backing_local local cl
   export_client_coded uncached plan reclaim record sampling serve settled states streams tune_threads warm) \
   expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export
 # These take minutes with TSan, so the long tier runs them. `make test` runs a third of test_demotion.
-THREADED_LONG := $(addprefix engine/test_,demotion gpu_prefetch gpu_run pack pack_changes product request)
+THREADED_LONG := $(addprefix engine/test_,demotion gpu_run pack pack_changes product request request_waits)
 # fault/test_reclaim forks hundreds of times, which takes minutes with ASan, so the long tier runs it.
 TESTED := $(patsubst %,build-address-undefined/tests/%,$(filter-out fault/test_reclaim,$(TESTS))) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
 c-tests: $(filter $(BUILD)/%,$(TESTED)) $(FAKE_CUDA)

@@ -19,9 +19,6 @@ struct efs_gpu_options {
     uint32_t device;       /* number, from 0 */
     uint64_t budget_bytes; /* limit of all device memory, allocated at once; 0: half of what is free now */
     const char *policy;    /* eviction from pool G: "value" (NULL), "lru", "dali" */
-    /* Limit of the experts in pool G that efs_hint() named and no request has used yet, at most half of pool G. 0: no
-     * experts are prefetched. Takes 8 MiB more of the budget. */
-    uint64_t ahead_bytes;
 };
 
 /*
@@ -34,13 +31,6 @@ struct efs_gpu_options {
  * calls fail; -ENOMEM: requests hold too much of pool G: drop some and request the expert again (no request waits for
  * room, so no request can deadlock); -EOPNOTSUPP: no kernel decodes its codec, and the full form is not available. The
  * mount or store does not count the use of experts that are in pool G already.
- *
- * With ahead_bytes, experts that efs_hint() names with a probability of at least 0.5 are copied to pool G one at a time
- * while no request is in flight, if mount or store has them in memory; nothing is read from disk for them. Mount and
- * store count them as requests. A request waits for the copy of at most one slot of 8 MiB. A prefetched expert takes
- * free room, or evicts by the policy an expert that is neither held nor named. A name is dropped when experts of its
- * layer are requested, when its sequence ends (count 0) or after 512 later names; prefetch pauses while more names are
- * wrong than right.
  */
 EFS_API errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options *options,
                                 struct efs_error *err);
@@ -61,19 +51,14 @@ EFS_API errint_t efs_client_drop_after(struct efs_client_request *request, uint3
     X(g_errors, counter, "", "experts that were to be brought and could not be")                                       \
     X(g_evicted, counter, "", "experts whose place others took")                                                       \
     X(g_link_bytes, counter, "bytes", "copied from memory to the device, of chunks and of experts in full")            \
-    X(g_plain_bytes, counter, "bytes", "of the experts brought, ahead, too, plain")                                    \
+    X(g_plain_bytes, counter, "bytes", "of the experts brought, plain")                                                \
     X(g_decodes, counter, "", "kernels launched to decode")                                                            \
     X(g_budget_bytes, gauge, "bytes", "memory of the device that may be taken, all of it taken at once")               \
     X(g_used_bytes, gauge, "bytes", "of pool G, in use")                                                               \
     X(g_experts, gauge, "", "experts in pool G or on the way")                                                         \
     X(g_held, gauge, "", "of them, those that requests hold")                                                          \
     X(g_ran, counter, "", "experts run on the device, by efs_client_ffn()")                                            \
-    X(g_shared, counter, "", "experts run on the processor, of mixtures in EFS_FORM_SHARED")                           \
-    X(g_ahead_issued, counter, "", "experts that were named ahead and begun to be brought")                            \
-    X(g_ahead_used, counter, "", "of them, those asked for when they were there: hits, too")                           \
-    X(g_ahead_late, counter, "", "of them, those asked for on the way there: joined, too")                             \
-    X(g_ahead_wasted, counter, "", "of them, those that were given up, evicted, or not asked for by their layer")      \
-    X(g_ahead_bytes, gauge, "bytes", "of pool G, of those that nobody has asked for yet")
+    X(g_shared, counter, "", "experts run on the processor, of mixtures in EFS_FORM_SHARED")
 
 struct efs_gpu_stats {
 #define EFS_GPU_STATS_FIELD(name, kind, unit, help) uint64_t name;

@@ -285,7 +285,6 @@ struct efs_routing {
  * requests; with several concurrent sequences efs_observe() predicts better: report the router's choice for each layer
  * in order, before its experts are requested. count 0 ends the sequence. efs_hint() replaces the prediction for a layer
  * of a sequence by the caller's. Neither requests an expert, counts as a use or evicts experts that the policy keeps.
- * On a client with a device and efs_gpu_options.ahead_bytes, efs_hint() also loads experts there (expertfs-gpu.h).
  *
  * Neither blocks. 0, also while prefetch is off; -ENOENT: no such layer or expert (a mount logs it instead); -EINVAL:
  * an expert twice, too many, a weight out of range; -EPIPE: the daemon of the mount has ended.

@@ -171,9 +171,5 @@ errint_t efs_observe(struct efs_client *client, const struct efs_routing *chosen
 
 errint_t efs_hint(struct efs_client *client, const struct efs_routing *guessed, struct efs_error *err)
 {
-    struct efs_routing routing;
-    errint_t rc = client_routing(client, guessed, true, err);
-    if (client->device && rc == 0 && efs_routing_check(guessed, &routing, true, NULL) == 0)
-        client->device_ops->hint(client->device, &routing);
-    return rc;
+    return client_routing(client, guessed, true, err);
 }

@@ -14,7 +14,6 @@ struct efs_device_ops {
     /* efs_client_begin() in EFS_FORM_DEVICE; the caller sets the request's owner. */
     errint_t (*begin)(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
                       uint32_t count, struct efs_client_request **request, struct efs_error *err);
-    void (*hint)(struct efs_device *device, const struct efs_routing *routing); /* checked, but may name no expert */
     void (*close)(struct efs_device *device);
 };
 

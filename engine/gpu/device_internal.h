@@ -9,9 +9,8 @@
  * For experts in pool G a request is complete at once. It requests the missing ones from the client in coded form, and
  * the thread `efs-gpu` copies them to the device: a stream copies as much of an expert as fits in a slot; another one
  * waits for that copy (an event) and decodes it, while the next slot is copied. An expert is complete when the
- * second stream has finished its last slot and no kernel has reported damage. Prefetched experts (device_prefetch.c)
- * have their own slot and stream. The thread waits only in poll(2), in requests and queries of the client to
- * a mount, and, once the device is lost or closed, for its streams.
+ * second stream has finished its last slot and no kernel has reported damage. The thread waits only in poll(2), in
+ * requests of the client to a mount, and, once the device is lost or closed, for its streams.
  */
 #ifndef EFS_DEVICE_INTERNAL_H
 #define EFS_DEVICE_INTERNAL_H
@@ -52,7 +51,6 @@ struct efs_load_source {
     struct efs_load_source *next;
     struct efs_client_request *request;
     enum efs_form form;
-    bool prefetch;                    /* a prefetch; count is 1 */
     uint32_t count, reported, left;   /* requested; reported by the client; not finished yet */
     struct efs_vram_expert *expert[]; /* [count]; NULL: finished */
 };
@@ -73,54 +71,11 @@ struct efs_device_load {
 
 struct efs_slot {
     efs_cu_address memory;
-    efs_cu_stream copying, computing; /* streams of this slot; equal for prefetch */
-    size_t plain_bytes;               /* limit of uncoded bytes that are copied straight to pool G with the slot */
     struct efs_gpu_shard *table; /* [EFS_SLOT_SHARDS] in host memory of the driver; copied to and from the device */
     efs_cu_event copied, done;
     struct efs_device_load *load;
     uint32_t shards;
 };
-
-/*
- * Hints: experts that efs_hint() named, to be prefetched to pool G.
- *
- * A hint is removed when its layer is requested, when its sequence ends or its hints name other experts of the layer,
- * or when EFS_HINTS_MAX newer hints exist. A prefetched expert counts as *used* if it is requested when complete, as
- * *late* if requested while in flight, and else as *wasted*. Hints of missing experts are counted as right or wrong
- * also if nothing was prefetched for them; while more are wrong than right, no prefetch starts.
- *
- * sched/prefetch/ has a queue, too, but it needs the numbers of layers and experts and one position that increases for
- * all sequences. The device's lock guards these fields; no function here calls the driver.
- */
-#define EFS_HINTS_MAX 512u
-#define EFS_HINTS_WINDOW 256u     /* right + wrong at which both are halved */
-#define EFS_HINTS_MIN_SAMPLES 16u /* smallest right + wrong at which wrong > right stops prefetch */
-
-struct efs_hinted_expert {
-    struct efs_expert_key key;
-    uint32_t sequence;
-    bool missing; /* not in pool G or in flight when it was hinted: counts as right or wrong */
-    bool issued;
-};
-
-struct efs_hint_list {
-    uint32_t count, next; /* next: the first that efs_hint_list_next() has not checked */
-    uint32_t right, wrong;
-    struct efs_hinted_expert hint[EFS_HINTS_MAX]; /* oldest first */
-};
-
-/* Replaces a sequence's hints of one layer by the experts of routing that have a probability of at least 0.5. count 0:
- * the sequence has ended; removes all its hints. */
-void efs_hint_list_update(struct efs_hint_list *hints, struct efs_vram *vram, const struct efs_routing *routing);
-/* A layer was requested: counts its hints as right or wrong and removes them. The caller has called
- * efs_vram_prefetch_used() for the requested experts; other prefetched experts of the layer become wasted. */
-void efs_hint_list_requested(struct efs_hint_list *hints, struct efs_vram *vram, const char *stack, uint32_t layer,
-                             const struct efs_need *needs, uint32_t count);
-/* The next hint to prefetch. NULL: none, or no share of pool G is left, or too many hints were wrong. Does not return a
- * hint twice before efs_hint_list_rewind(). */
-struct efs_hinted_expert *efs_hint_list_next(struct efs_hint_list *hints, const struct efs_vram *vram);
-void efs_hint_list_rewind(struct efs_hint_list *hints);
-struct efs_hinted_expert *efs_hint_list_find(struct efs_hint_list *hints, const struct efs_expert_key *key);
 
 struct efs_device {
     struct efs_client *client;
@@ -130,7 +85,6 @@ struct efs_device {
     efs_cu_module module;
     efs_cu_function decode, up, down, sum;
     efs_cu_stream copying, computing, running; /* running: for mixtures */
-    efs_cu_stream prefetch_stream;             /* for prefetch; NULL: disabled */
     efs_cu_address memory, scratch;            /* one allocation: pool G, scratch, slots */
     uint64_t budget_bytes;
     char name[128];
@@ -138,7 +92,6 @@ struct efs_device {
     pthread_cond_t changed; /* of all requests */
     pthread_mutex_t lock;   /* guards the fields below; innermost: no lock is taken while it is held */
     struct efs_vram vram;
-    struct efs_hint_list hints;
     struct efs_vram_reader *free_readers; /* free list of events */
     struct efs_load_source *submitted;    /* submitted by requests, not yet taken by efs-gpu */
     struct efs_gpu_stats stats;
@@ -150,7 +103,7 @@ struct efs_device {
     struct efs_error lost_error;
     _Atomic enum efs_form form; /* form of the requests to the client */
 
-    int wake; /* eventfd: a source was submitted, a slot is done, hints changed, or the device is closing */
+    int wake; /* eventfd: a source was submitted, a slot is done, or the device is closing */
     unsigned long thread;
     bool started;
 
@@ -161,11 +114,9 @@ struct efs_device {
     uint32_t inner;                       /* of the experts of the last mixture; 0: none yet */
 
     /* Used only by efs-gpu: */
-    struct efs_slot slot[EFS_SLOTS + 1]; /* the last one is for prefetch */
-    uint32_t oldest, busy; /* ring of slots in flight: index of the first, and number; without the prefetch slot */
+    struct efs_slot slot[EFS_SLOTS];
+    uint32_t oldest, busy; /* ring of slots in flight: index of the first, and number */
     uint64_t counted_at;   /* ns; load_ns is counted up to here */
-    bool prefetch_busy;
-    struct efs_device_load *prefetch_load; /* the expert being put into the prefetch slot */
     struct efs_load_source *sources;
     struct efs_device_load *load; /* the expert being put into slots */
 };
@@ -182,7 +133,6 @@ void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result 
 /* As struct efs_device_ops. */
 errint_t efs_device_begin(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
                           uint32_t count, struct efs_client_request **request, struct efs_error *err);
-void efs_device_hint(struct efs_device *device, const struct efs_routing *routing);
 /* Completes a load: sets the expert RESIDENT (error 0), or fails it and frees the expert, and wakes all requests that
  * wait for it. Events of the freed memory are added to *readers. Lock held. */
 void efs_device_complete(struct efs_device *device, struct efs_vram_expert *expert, errint_t error,
@@ -203,10 +153,9 @@ void efs_device_load_free(struct efs_device *device, struct efs_device_load *loa
 /* Marks one expert of a source as finished; frees the source after the last one. */
 void efs_load_source_finish_one(struct efs_device *device, struct efs_load_source *source, uint32_t index);
 /* Completes an expert for all requests that wait for it, and counts it. */
-void efs_device_load_complete(struct efs_device *device, const struct efs_load_source *source,
-                              struct efs_vram_expert *expert, errint_t error);
-/* Starts the copy of an expert that the client reported with status: sets device->load or prefetch_load. On an error
- * completes it, or requests it in full form if no kernel decodes it. */
+void efs_device_load_complete(struct efs_device *device, struct efs_vram_expert *expert, errint_t error);
+/* Starts the copy of an expert that the client reported with status: sets device->load. On an error completes it, or
+ * requests it in full form if no kernel decodes it. */
 void efs_device_load_begin(struct efs_device *device, struct efs_load_source *source, uint32_t index, errint_t status);
 /* Allocates memory in pool G for a demanded expert; evicts other experts. -EAGAIN: retry when a slot is done; -ENOMEM:
  * no room. */
@@ -218,11 +167,5 @@ bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool ended)
  * afterwards also if a driver call fails: false, with *call and *result. */
 bool efs_device_load_fill_slot(struct efs_device *device, struct efs_slot *slot, struct efs_device_load *load,
                                const char **call, efs_cu_result *result);
-
-/* device_prefetch.c; called by efs-gpu */
-/* Advances the prefetch by one step. true: call again; false: it waits for an event or has nothing to do. */
-bool efs_device_prefetch_step(struct efs_device *device);
-/* Whether the prefetch waits for the client to report the source's expert. */
-bool efs_device_prefetch_waits(struct efs_device *device, const struct efs_load_source *source);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_load.c - loads an expert, demanded or prefetched: takes it from the client, allocates its memory in pool G,
+ * device_load.c - loads an expert: takes it from the client, allocates its memory in pool G,
  * copies it slot by slot, and completes it. The chunks of a slot are copied to contiguous device memory; one kernel
  * decodes and merges all of them to the expert's memory. Uncoded parts are copied there directly.
  */
@@ -141,27 +141,17 @@ static void copy_chunk(struct copy_run *run, efs_cu_address to, const void *from
 static uint32_t slot_select(struct efs_slot *slot, struct efs_device_load *load, struct copy_run *run)
 {
     size_t room = slot_room();
-    uint64_t plain_room = slot->plain_bytes;
     uint32_t shards = 0;
     while (load->tensor < load->count) {
         const struct efs_tensor *t = &load->tensors[load->tensor];
         const efs_cu_address plain = (uintptr_t)load->expert->tensors[load->tensor].data;
-        if (t->data) {
-            const uint64_t bytes = t->bytes - load->at < plain_room ? t->bytes - load->at : plain_room;
-            copy_add(run, plain + load->at, (const uint8_t *)t->data + load->at, (size_t)bytes, false);
-            load->at += bytes;
-            plain_room -= bytes;
-            if (load->at < t->bytes)
-                return shards;
-        }
+        if (t->data)
+            copy_add(run, plain, t->data, (size_t)t->bytes, false);
         for (; load->shard < t->shard_count && !t->data; load->shard++) {
             const struct efs_coded_shard *s = &t->shards[load->shard];
             uint64_t bytes = 0;
             (void)shard_plain(t, s, &bytes); /* load_check() has checked it */
             if (!s->e) {
-                if (plain_room == 0)
-                    return shards;
-                plain_room -= bytes < plain_room ? bytes : plain_room;
                 copy_chunk(run, plain + load->at, s->sm, s->sm_bytes);
                 load->at += bytes;
                 continue;
@@ -217,7 +207,8 @@ static efs_cu_result slot_launch(struct efs_device *device, struct efs_slot *slo
     uint32_t most = 0;
     for (uint32_t i = 0; i < shards; i++)
         most = slot->table[i].elements > most ? slot->table[i].elements : most;
-    return efs_driver_launch_shards(&device->driver, device->decode, true, slot->memory, shards, most, slot->computing);
+    return efs_driver_launch_shards(&device->driver, device->decode, true, slot->memory, shards, most,
+                                    device->computing);
 }
 
 static void slot_ended(void *arg)
@@ -229,7 +220,7 @@ bool efs_device_load_fill_slot(struct efs_device *device, struct efs_slot *slot,
                                const char **call, efs_cu_result *result)
 {
     const struct efs_driver *cu = &device->driver;
-    struct copy_run run = {.device = device, .stream = slot->copying, .pinned = true};
+    struct copy_run run = {.device = device, .stream = device->copying, .pinned = true};
     uint32_t shards = slot_select(slot, load, &run);
     /* From here the slot is in flight even if a call fails, because earlier calls may have started work. */
     slot->shards = shards;
@@ -241,15 +232,15 @@ bool efs_device_load_fill_slot(struct efs_device *device, struct efs_slot *slot,
 #define SLOT_CALL(name, made)                                                                                          \
     if (!*call && (*result = (made)) != 0)                                                                             \
         *call = (name);
-    SLOT_CALL("cuEventRecord", cu->event_record(slot->copied, slot->copying))
-    SLOT_CALL("cuStreamWaitEvent", cu->stream_wait(slot->computing, slot->copied, 0))
+    SLOT_CALL("cuEventRecord", cu->event_record(slot->copied, device->copying))
+    SLOT_CALL("cuStreamWaitEvent", cu->stream_wait(device->computing, slot->copied, 0))
     if (shards) {
         SLOT_CALL("cuLaunchKernel", slot_launch(device, slot, shards))
         SLOT_CALL("cuMemcpyDtoHAsync",
-                  cu->copy_out(slot->table, slot->memory, shards * sizeof(slot->table[0]), slot->computing))
+                  cu->copy_out(slot->table, slot->memory, shards * sizeof(slot->table[0]), device->computing))
     }
-    SLOT_CALL("cuEventRecord", cu->event_record(slot->done, slot->computing))
-    SLOT_CALL("cuLaunchHostFunc", cu->launch_host(slot->computing, slot_ended, device))
+    SLOT_CALL("cuEventRecord", cu->event_record(slot->done, device->computing))
+    SLOT_CALL("cuLaunchHostFunc", cu->launch_host(device->computing, slot_ended, device))
 #undef SLOT_CALL
     pthread_mutex_lock(&device->lock);
     device->stats.g_link_bytes += run.all;
@@ -270,8 +261,6 @@ static void device_wait_for_readers(struct efs_device *device, struct efs_vram_r
         efs_cu_result result = device->driver.stream_wait(device->copying, one->event, 0);
         if (result == 0)
             result = device->driver.stream_wait(device->computing, one->event, 0);
-        if (result == 0 && device->prefetch_stream)
-            result = device->driver.stream_wait(device->prefetch_stream, one->event, 0);
         if (result != 0)
             efs_device_lose(device, "cuStreamWaitEvent", result);
         pthread_mutex_lock(&device->lock);
@@ -290,23 +279,19 @@ void efs_load_source_finish_one(struct efs_device *device, struct efs_load_sourc
     while (*at != source)
         at = &(*at)->next;
     *at = source->next;
-    pthread_mutex_lock(&device->lock);
-    efs_hint_list_rewind(&device->hints); /* a hinted expert may be in memory by now */
-    pthread_mutex_unlock(&device->lock);
     efs_client_release(source->request);
     free(source);
 }
 
-void efs_device_load_complete(struct efs_device *device, const struct efs_load_source *source,
-                              struct efs_vram_expert *expert, errint_t error)
+void efs_device_load_complete(struct efs_device *device, struct efs_vram_expert *expert, errint_t error)
 {
     struct efs_vram_reader *readers = NULL;
     pthread_mutex_lock(&device->lock);
     if (error == 0)
         for (uint32_t i = 0; i < expert->tensor_count; i++)
             device->stats.g_plain_bytes += expert->tensors[i].bytes;
-    device->stats.g_brought += error == 0 && !source->prefetch;
-    device->stats.g_errors += error < 0 && !source->prefetch;
+    device->stats.g_brought += error == 0;
+    device->stats.g_errors += error < 0;
     efs_device_complete(device, expert, error, &readers);
     pthread_mutex_unlock(&device->lock);
     device_wait_for_readers(device, readers);
@@ -316,8 +301,6 @@ void efs_device_load_free(struct efs_device *device, struct efs_device_load *loa
 {
     if (device->load == load)
         device->load = NULL;
-    if (device->prefetch_load == load)
-        device->prefetch_load = NULL;
     efs_load_source_finish_one(device, load->source, load->index);
     free(load);
 }
@@ -325,7 +308,7 @@ void efs_device_load_free(struct efs_device *device, struct efs_device_load *loa
 void efs_device_load_end(struct efs_device *device, struct efs_device_load *load, errint_t error)
 {
     efs_client_drop(load->source->request, load->index);
-    efs_device_load_complete(device, load->source, load->expert, error);
+    efs_device_load_complete(device, load->expert, error);
     efs_device_load_free(device, load);
 }
 
@@ -346,13 +329,13 @@ bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool ended)
 }
 
 /* No kernel can decode the expert: requests it again in the full form. */
-static errint_t load_retry_full(struct efs_device *device, struct efs_vram_expert *expert, bool prefetch)
+static errint_t load_retry_full(struct efs_device *device, struct efs_vram_expert *expert)
 {
     struct efs_load_source *source = efs_sys_calloc(1, sizeof(*source) + sizeof(source->expert[0]));
     const struct efs_need need = {expert->key.expert, 1};
     if (!source)
         return -ENOMEM;
-    *source = (struct efs_load_source){.form = EFS_FORM_FULL, .prefetch = prefetch, .count = 1, .left = 1};
+    *source = (struct efs_load_source){.form = EFS_FORM_FULL, .count = 1, .left = 1};
     source->expert[0] = expert;
     errint_t rc = efs_load_source_submit(device, expert->key.stack, expert->key.layer, &need, source, NULL);
     if (rc < 0) {
@@ -377,29 +360,16 @@ void efs_device_load_begin(struct efs_device *device, struct efs_load_source *so
     if (status == 0)
         status = load_check(load->tensors, load->count);
     if (status == 0) {
-        *(source->prefetch ? &device->prefetch_load : &device->load) = load;
+        device->load = load;
         return;
     }
     if (status == -EOPNOTSUPP && source->form != EFS_FORM_FULL)
-        status = load_retry_full(device, expert, source->prefetch);
+        status = load_retry_full(device, expert);
     if (status < 0)
-        efs_device_load_complete(device, source, expert, status);
+        efs_device_load_complete(device, expert, status);
     free(load);
     efs_client_drop(source->request, index);
     efs_load_source_finish_one(device, source, index);
-}
-
-/* Whether a prefetch in flight has memory in pool G, which is freed or evictable when it ends. Clears `hinted`,
- * so that it is cancelled unless a request waits for the expert. */
-static bool prefetch_yields(struct efs_device *device)
-{
-    const struct efs_device_load *load = device->prefetch_load;
-    if (!load || !load->allocated)
-        return false;
-    pthread_mutex_lock(&device->lock);
-    load->expert->hinted = false; /* has no effect on a requested expert */
-    pthread_mutex_unlock(&device->lock);
-    return true;
 }
 
 errint_t efs_device_load_alloc(struct efs_device *device, struct efs_device_load *load)
@@ -410,7 +380,7 @@ errint_t efs_device_load_alloc(struct efs_device *device, struct efs_device_load
     pthread_mutex_unlock(&device->lock);
     device_wait_for_readers(device, readers);
     load->allocated = rc == 0;
-    if (rc == -EAGAIN && (device->busy || prefetch_yields(device)))
+    if (rc == -EAGAIN && device->busy)
         return rc;
     return rc == -EFBIG || rc == -EAGAIN ? -ENOMEM : rc;
 }

@@ -41,7 +41,7 @@ static errint_t device_find(struct efs_device *device, uint32_t number, struct e
     return 0;
 }
 
-static errint_t device_load_module(struct efs_device *device, bool prefetch, struct efs_error *err)
+static errint_t device_load_module(struct efs_device *device, struct efs_error *err)
 {
     const struct efs_driver *cu = &device->driver;
     DEVICE_CALL("cuModuleLoadData", cu->module_load(&device->module, efs_gpu_image));
@@ -56,8 +56,6 @@ static errint_t device_load_module(struct efs_device *device, bool prefetch, str
     DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->running, EFS_CU_STREAM_NON_BLOCKING));
     for (unsigned i = 0; i < 2; i++)
         DEVICE_CALL("cuEventCreate", cu->event_create(&device->timed[i], EFS_CU_EVENT_TIMING));
-    if (prefetch)
-        DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->prefetch_stream, EFS_CU_STREAM_NON_BLOCKING));
     return 0;
 }
 
@@ -65,27 +63,12 @@ static errint_t device_make_slot(struct efs_device *device, uint32_t number, str
 {
     const struct efs_driver *cu = &device->driver;
     struct efs_slot *slot = &device->slot[number];
-    const bool prefetch = number == EFS_SLOTS;
     void *table;
     slot->memory = device->memory + device->budget_bytes - (number + 1) * EFS_SLOT_BYTES;
-    slot->copying = prefetch ? device->prefetch_stream : device->copying;
-    slot->computing = prefetch ? device->prefetch_stream : device->computing;
-    slot->plain_bytes = prefetch ? EFS_SLOT_BYTES : SIZE_MAX;
     DEVICE_CALL("cuMemHostAlloc", cu->host_alloc(&table, EFS_SLOT_SHARDS * sizeof(*slot->table), 0));
     slot->table = table;
     DEVICE_CALL("cuEventCreate", cu->event_create(&slot->copied, EFS_CU_EVENT_NO_TIMING));
     DEVICE_CALL("cuEventCreate", cu->event_create(&slot->done, EFS_CU_EVENT_NO_TIMING));
-    return 0;
-}
-
-/* Sets the share of pool G for prefetched experts. */
-static errint_t device_set_prefetch_limit(struct efs_device *device, uint64_t ahead_bytes, struct efs_error *err)
-{
-    const uint64_t most = (uint64_t)device->vram.granules * EFS_VRAM_GRANULE / 2;
-    if (ahead_bytes > most)
-        return efs_fail(err, -EINVAL, "%llu bytes for experts that are named ahead: half of pool G at most, %llu",
-                        (unsigned long long)ahead_bytes, (unsigned long long)most);
-    device->vram.prefetch_max_granules = (uint32_t)(ahead_bytes / EFS_VRAM_GRANULE);
     return 0;
 }
 
@@ -94,8 +77,7 @@ static errint_t device_alloc_memory(struct efs_device *device, uint64_t budget_b
                                     struct efs_error *err)
 {
     const struct efs_driver *cu = &device->driver;
-    const uint32_t slots = EFS_SLOTS + (device->prefetch_stream != NULL);
-    const uint64_t fixed = slots * EFS_SLOT_BYTES + EFS_SCRATCH_BYTES, least = fixed + POOL_MIN_BYTES;
+    const uint64_t fixed = EFS_SLOTS * EFS_SLOT_BYTES + EFS_SCRATCH_BYTES, least = fixed + POOL_MIN_BYTES;
     size_t free_bytes, bytes;
     DEVICE_CALL("cuMemGetInfo", cu->memory_info(&free_bytes, &bytes));
     if (budget_bytes == 0)
@@ -110,7 +92,7 @@ static errint_t device_alloc_memory(struct efs_device *device, uint64_t budget_b
     DEVICE_CALL("cuMemAlloc", cu->memory_alloc(&device->memory, (size_t)budget_bytes));
     device->budget_bytes = budget_bytes;
     device->scratch = device->memory + budget_bytes - fixed;
-    for (uint32_t i = 0; i < slots; i++) {
+    for (uint32_t i = 0; i < EFS_SLOTS; i++) {
         errint_t made = device_make_slot(device, i, err);
         if (made < 0)
             return made;
@@ -134,11 +116,9 @@ static errint_t device_open(struct efs_device *device, const struct efs_gpu_opti
     efs_cu_result result = efs_device_push_context(device);
     if (result != 0)
         return efs_driver_fail(&device->driver, "cuCtxPushCurrent", result, err);
-    rc = device_load_module(device, options->ahead_bytes > 0, err);
+    rc = device_load_module(device, err);
     if (rc == 0)
         rc = device_alloc_memory(device, options->budget_bytes, policy, err);
-    if (rc == 0)
-        rc = device_set_prefetch_limit(device, options->ahead_bytes, err);
     efs_device_pop_context(device);
     if (rc < 0)
         return rc;
@@ -166,7 +146,7 @@ static void device_free(struct efs_device *device)
 {
     const struct efs_driver *cu = &device->driver;
     bool entered = efs_device_push_context(device) == 0;
-    for (uint32_t i = 0; i <= EFS_SLOTS; i++) {
+    for (uint32_t i = 0; i < EFS_SLOTS; i++) {
         if (device->slot[i].copied)
             (void)cu->event_destroy(device->slot[i].copied);
         if (device->slot[i].done)
@@ -189,8 +169,6 @@ static void device_free(struct efs_device *device)
         (void)cu->stream_destroy(device->computing);
     if (device->running)
         (void)cu->stream_destroy(device->running);
-    if (device->prefetch_stream)
-        (void)cu->stream_destroy(device->prefetch_stream);
     if (device->module)
         (void)cu->module_unload(device->module);
     if (entered)
@@ -229,7 +207,7 @@ static void device_close(struct efs_device *device)
 
 errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options *options, struct efs_error *err)
 {
-    static const struct efs_device_ops ops = {efs_device_begin, efs_device_hint, device_close};
+    static const struct efs_device_ops ops = {efs_device_begin, device_close};
     const struct efs_gpu_options defaults = {0};
     errint_t rc = efs_client_check(client, err);
     if (rc < 0)
@@ -268,10 +246,6 @@ errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *o
     stats.g_used_bytes = (uint64_t)device->vram.used_granules * EFS_VRAM_GRANULE;
     stats.g_experts = device->vram.experts;
     stats.g_held = device->vram.pinned;
-    stats.g_ahead_used = device->vram.prefetch_used;
-    stats.g_ahead_late = device->vram.prefetch_late;
-    stats.g_ahead_wasted = device->vram.prefetch_wasted;
-    stats.g_ahead_bytes = (uint64_t)device->vram.prefetched_granules * EFS_VRAM_GRANULE;
     pthread_mutex_unlock(&device->lock);
     *out = stats;
     return 0;

@@ -26,8 +26,6 @@ void efs_device_complete(struct efs_device *device, struct efs_vram_expert *expe
         efs_vram_remove(&device->vram, expert, readers);
     else
         expert->state = EFS_VRAM_RESIDENT;
-    if (error == 0 && !expert->hinted)
-        efs_vram_prefetch_wasted(&device->vram, expert);
 }
 
 /* ---- starting a request ---- */
@@ -43,10 +41,6 @@ static errint_t device_pin_experts(struct efs_device *device, struct efs_device_
         struct efs_vram_expert *expert = efs_vram_find(&device->vram, &key);
         device->stats.g_hits += expert && expert->state == EFS_VRAM_RESIDENT;
         device->stats.g_joined += expert && expert->state == EFS_VRAM_LOADING;
-        if (expert && expert->prefetched && expert->state == EFS_VRAM_LOADING)
-            efs_device_wake(device); /* to continue it as a demand load */
-        if (expert)
-            efs_vram_prefetch_used(&device->vram, expert);
         if (!expert) {
             expert = efs_vram_add(&device->vram, &key);
             if (!expert)
@@ -197,10 +191,6 @@ errint_t efs_device_begin(struct efs_device *device, const char *stack, uint32_t
     }
     pthread_mutex_lock(&device->lock);
     efs_vram_requested(&device->vram, stack, layer, needs, count); /* the experts exist now */
-    if (device->hints.count) {
-        efs_hint_list_requested(&device->hints, &device->vram, stack, layer, needs, count);
-        efs_device_wake(device); /* to cancel a prefetch that is not needed */
-    }
     pthread_mutex_unlock(&device->lock);
     *out = &request->base;
     return 0;
@@ -264,14 +254,4 @@ errint_t efs_client_drop_after(struct efs_client_request *of, uint32_t index, vo
     pthread_mutex_unlock(&device->lock);
     efs_device_pop_context(device);
     return rc;
-}
-
-void efs_device_hint(struct efs_device *device, const struct efs_routing *routing)
-{
-    if (!device->prefetch_stream || strlen(routing->stack) >= EFS_STACK_NAME_BYTES)
-        return;
-    pthread_mutex_lock(&device->lock);
-    efs_hint_list_update(&device->hints, &device->vram, routing);
-    pthread_mutex_unlock(&device->lock);
-    efs_device_wake(device);
 }

@@ -72,8 +72,7 @@ static bool device_begin_next(struct efs_device *device)
         uint32_t index;
         errint_t status;
         next = source->next;
-        if (!source->prefetch && source->reported < source->count &&
-            efs_client_wait_any(source->request, 0, &index, &status) == 1) {
+        if (source->reported < source->count && efs_client_wait_any(source->request, 0, &index, &status) == 1) {
             source->reported++;
             efs_device_load_begin(device, source, index, status);
             return true;
@@ -122,16 +121,14 @@ static void device_sleep(struct efs_device *device)
     uint64_t number;
     const bool can_begin = !device->load && device->busy < EFS_SLOTS;
     for (struct efs_load_source *source = device->sources; source; source = source->next) {
-        if (source->reported == source->count) /* all reported: its event stays readable */
-            continue;
-        if (!(source->prefetch ? efs_device_prefetch_waits(device, source) : can_begin))
+        if (!can_begin || source->reported == source->count) /* all reported: its event stays readable */
             continue;
         int fd = count <= POLLED ? efs_client_event(source->request) : -1;
         all &= fd >= 0;
         if (fd >= 0)
             fds[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
-    poll(fds, count, all && !device->busy && !device->prefetch_busy ? -1 : LOST_AFTER_MS);
+    poll(fds, count, all && !device->busy ? -1 : LOST_AFTER_MS);
     if (fds[0].revents)
         (void)!read(device->wake, &number, sizeof(number));
 }
@@ -142,21 +139,16 @@ static void device_fail_all(struct efs_device *device, errint_t error)
     bool closing;
     (void)device->driver.stream_synchronize(device->copying);
     (void)device->driver.stream_synchronize(device->computing);
-    if (device->prefetch_stream)
-        (void)device->driver.stream_synchronize(device->prefetch_stream);
     device_complete_slots(device, true);
     if (device->load)
         efs_device_load_end(device, device->load, error);
-    device->prefetch_busy = false;
-    if (device->prefetch_load)
-        efs_device_load_end(device, device->prefetch_load, error);
     device_accept_sources(device, &closing);
     while (device->sources) {
         struct efs_load_source *source = device->sources;
         device->sources = source->next;
         for (uint32_t i = 0; i < source->count; i++)
             if (source->expert[i])
-                efs_device_load_complete(device, source, source->expert[i], error);
+                efs_device_load_complete(device, source->expert[i], error);
         efs_client_release(source->request);
         free(source);
     }
@@ -165,21 +157,19 @@ static void device_fail_all(struct efs_device *device, errint_t error)
 void *efs_device_run(void *arg)
 {
     struct efs_device *device = arg;
-    bool closing = false, more;
+    bool closing = false;
     efs_cu_result result = efs_device_push_context(device);
     if (result != 0)
         efs_device_lose(device, "cuCtxPushCurrent", result);
     while (!closing) {
         device_accept_sources(device, &closing);
-        more = false;
         if (!device_is_lost(device)) {
             device_complete_slots(device, false);
             device_fill_slots(device);
-            more = efs_device_prefetch_step(device);
         }
         if (device_is_lost(device))
             device_fail_all(device, -EIO);
-        if (!closing && !more)
+        if (!closing)
             device_sleep(device);
     }
     device_fail_all(device, -ECANCELED);

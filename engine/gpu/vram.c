@@ -226,7 +226,6 @@ void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, stru
     while (*at != expert)
         at = &(*at)->next;
     *at = expert->next;
-    efs_vram_prefetch_wasted(vram, expert);
     if (expert->granules)
         efs_runs_mark(vram->used_map, expert->first, expert->granules, false);
     vram->used_granules -= expert->granules;
@@ -260,15 +259,14 @@ void efs_vram_requested(struct efs_vram *vram, const char *stack, uint32_t layer
     efs_vram_order_record(&vram->order, stack, layer, needs, count, (uint32_t)(fit / layers));
 }
 
-/* The expert to evict first, for a prefetch (prefetch) or a request. NULL: all are pinned, in flight or, for a
- * prefetch, hinted. */
-static struct efs_vram_expert *vram_victim(struct efs_vram *vram, bool prefetch)
+/* The expert to evict first. NULL: all are pinned or in flight. */
+static struct efs_vram_expert *vram_victim(struct efs_vram *vram)
 {
     struct efs_vram_expert *victim = NULL;
     double least = 0;
     for (uint32_t b = 0; b < EFS_VRAM_BUCKETS; b++)
         for (struct efs_vram_expert *expert = vram->bucket[b]; expert; expert = expert->next) {
-            if (expert->state != EFS_VRAM_RESIDENT || expert->pins || (prefetch && expert->hinted))
+            if (expert->state != EFS_VRAM_RESIDENT || expert->pins)
                 continue;
             const double priority = efs_vram_order_priority(&vram->order, &expert->key, expert->used_at);
             if (!victim || priority < least || (priority == least && expert->used_at < victim->used_at)) {
@@ -351,54 +349,11 @@ errint_t efs_vram_alloc(struct efs_vram *vram, struct efs_vram_expert *expert, c
     uint32_t granules;
     errint_t rc = vram_prepare(vram, expert, tensors, count, &granules);
     while (rc == 0 && !vram_alloc_run(vram, expert, tensors, count, granules)) {
-        struct efs_vram_expert *victim = vram_victim(vram, false);
+        struct efs_vram_expert *victim = vram_victim(vram);
         if (!victim)
             return -EAGAIN;
         efs_vram_remove(vram, victim, readers);
         vram->evicted++;
     }
     return rc;
-}
-
-/* ---- prefetch ---- */
-
-errint_t efs_vram_alloc_prefetch(struct efs_vram *vram, struct efs_vram_expert *expert,
-                                 const struct efs_tensor *tensors, uint32_t count, struct efs_vram_expert **victim)
-{
-    uint32_t granules;
-    errint_t rc = vram_prepare(vram, expert, tensors, count, &granules);
-    *victim = NULL;
-    if (rc < 0)
-        return rc;
-    if (granules > vram->prefetch_max_granules || vram->prefetched_granules > vram->prefetch_max_granules - granules)
-        return -EAGAIN;
-    if (!vram_alloc_run(vram, expert, tensors, count, granules)) {
-        *victim = vram_victim(vram, true);
-        return -EAGAIN;
-    }
-    vram->prefetched_granules += granules;
-    return 0;
-}
-
-static void vram_clear_prefetched(struct efs_vram *vram, struct efs_vram_expert *expert)
-{
-    expert->prefetched = false;
-    vram->prefetched_granules -= expert->granules;
-}
-
-void efs_vram_prefetch_used(struct efs_vram *vram, struct efs_vram_expert *expert)
-{
-    if (!expert->prefetched)
-        return;
-    vram->prefetch_used += expert->state == EFS_VRAM_RESIDENT;
-    vram->prefetch_late += expert->state == EFS_VRAM_LOADING;
-    vram_clear_prefetched(vram, expert);
-}
-
-void efs_vram_prefetch_wasted(struct efs_vram *vram, struct efs_vram_expert *expert)
-{
-    if (!expert->prefetched)
-        return;
-    vram->prefetch_wasted++;
-    vram_clear_prefetched(vram, expert);
 }

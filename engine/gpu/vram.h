@@ -84,18 +84,14 @@ struct efs_vram_expert {
     struct efs_vram_reader *readers;
     struct efs_tensor *tensors; /* followed by their names, in one allocation */
     uint32_t tensor_count;
-    bool hinted;     /* efs_hint() named it (device.c) */
-    bool prefetched; /* prefetched, and not requested yet */
 };
 
 struct efs_vram {
     efs_cu_address base;
     uint32_t granules, used_granules, experts, pinned;
     uint64_t clock, evicted;
-    uint64_t *used_map;                                  /* one bit per granule */
-    uint32_t allocated;                                  /* experts with memory */
-    uint32_t prefetch_max_granules, prefetched_granules; /* granules of prefetched experts: limit, current */
-    uint64_t prefetch_used, prefetch_late, prefetch_wasted;
+    uint64_t *used_map; /* one bit per granule */
+    uint32_t allocated; /* experts with memory */
     struct efs_vram_order order;
     struct efs_vram_expert *bucket[EFS_VRAM_BUCKETS];
 };
@@ -127,14 +123,5 @@ void efs_vram_requested(struct efs_vram *vram, const char *stack, uint32_t layer
  */
 errint_t efs_vram_alloc(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
                         uint32_t count, struct efs_vram_reader **readers);
-/*
- * The same for a prefetched expert, but evicts nothing. -EAGAIN: no memory; *victim, neither pinned nor hinted, may be
- * removed before a retry; NULL: none, or the share of prefetched experts is exhausted.
- */
-errint_t efs_vram_alloc_prefetch(struct efs_vram *vram, struct efs_vram_expert *expert,
-                                 const struct efs_tensor *tensors, uint32_t count, struct efs_vram_expert **victim);
-/* A prefetched expert was requested, or will not be: updates the counters. No effect on other experts. */
-void efs_vram_prefetch_used(struct efs_vram *vram, struct efs_vram_expert *expert);
-void efs_vram_prefetch_wasted(struct efs_vram *vram, struct efs_vram_expert *expert);
 
 #endif

@@ -89,7 +89,7 @@ class Mixture(Structure):
 
 
 class GpuOptions(Structure):
-    _fields_ = [("device", c_uint32), ("budget_bytes", c_uint64), ("policy", c_char_p), ("ahead_bytes", c_uint64)]
+    _fields_ = [("device", c_uint32), ("budget_bytes", c_uint64), ("policy", c_char_p)]
 
 
 class FileInfo(Structure):

@@ -38,7 +38,7 @@ static struct {
     pthread_mutex_t lock; /* guards all of fake */
     pthread_cond_t changed;
     bool begun, lost;
-    unsigned calls, fail_at, damage_at, slow_us, left, streams, held;
+    unsigned calls, fail_at, damage_at, slow_us, left;
     int result;
     bool for_ever;
     uint64_t random;
@@ -108,14 +108,6 @@ SHOWN void fake_cuda_slow(unsigned most_us)
 {
     pthread_mutex_lock(&fake.lock);
     fake.slow_us = most_us;
-    pthread_mutex_unlock(&fake.lock);
-}
-
-SHOWN void fake_cuda_hold(unsigned streams)
-{
-    pthread_mutex_lock(&fake.lock);
-    fake.held = streams;
-    pthread_cond_broadcast(&fake.changed);
     pthread_mutex_unlock(&fake.lock);
 }
 
@@ -230,7 +222,6 @@ FAKE cuDevicePrimaryCtxRetain(void **context, int device)
     BEGIN(false);
     pthread_mutex_lock(&fake.lock);
     fake.left++;
-    fake.streams = 0;
     pthread_mutex_unlock(&fake.lock);
     *context = &the_contexts[device];
     return FINE;
@@ -402,7 +393,6 @@ struct stream {
     pthread_t thread;
     struct work *first, **last;
     bool busy, ended;
-    unsigned bit; /* in fake.held */
     int device;
 };
 
@@ -476,7 +466,7 @@ static void *stream_run(void *arg)
     struct stream *stream = arg;
     pthread_mutex_lock(&fake.lock);
     for (;;) {
-        while ((!stream->first && !stream->ended) || (stream->first && (fake.held & stream->bit) && !fake.lost))
+        while (!stream->first && !stream->ended)
             pthread_cond_wait(&fake.changed, &fake.lock);
         struct work *work = stream->first;
         if (!work)
@@ -530,9 +520,6 @@ FAKE cuStreamCreate(struct stream **out, unsigned flags)
         return OUT_OF_MEMORY;
     stream->last = &stream->first;
     stream->device = device_now();
-    pthread_mutex_lock(&fake.lock);
-    stream->bit = fake.streams < 32 ? 1u << fake.streams++ : 0;
-    pthread_mutex_unlock(&fake.lock);
     if (pthread_create(&stream->thread, NULL, stream_run, stream) != 0) {
         free(stream);
         return OUT_OF_MEMORY;

@@ -24,9 +24,6 @@ void fake_cuda_fail(unsigned number, int result, bool for_ever);
 void fake_cuda_lose(int device, int result);
 /* Each copy, kernel and host function starts after a random delay of less than most_us microseconds. */
 void fake_cuda_slow(unsigned most_us);
-/* streams: a mask of streams that start no work until their bit is cleared. Bit n is the n-th stream (from 0) created
- * since the device was opened. */
-void fake_cuda_hold(unsigned streams);
 /* Overwrite the first 4 bytes of the number-th copy to the device of at least 1 KiB (counted from 1). */
 void fake_cuda_damage(unsigned number);
 /* Number of resources that were not released: memory, registrations, streams, events, modules, contexts. */

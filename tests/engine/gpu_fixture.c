@@ -50,7 +50,6 @@ static int setup(const char *library)
     *(void **)&gpu_fake.left = fake_symbol("fake_cuda_left");
     *(void **)&gpu_fake.fails = fake_symbol("fake_cuda_fail");
     *(void **)&gpu_fake.slow = fake_symbol("fake_cuda_slow");
-    *(void **)&gpu_fake.hold = fake_symbol("fake_cuda_hold");
     *(void **)&gpu_fake.damage = fake_symbol("fake_cuda_damage");
     *(void **)&gpu_fake.owns = fake_symbol("fake_cuda_owns");
     *(void **)&gpu_fake.device_of = fake_symbol("fake_cuda_device_of");
@@ -83,11 +82,9 @@ int gpu_test_teardown(void **state)
 {
     (void)state;
     gpu_fake.policy = NULL;
-    gpu_fake.ahead_bytes = 0;
     gpu_fake.device = 0;
     gpu_fake.fails(0, 0, false);
     gpu_fake.slow(0);
-    gpu_fake.hold(0);
     gpu_fake.damage(0);
     return gpu_fake.left() == 0 ? 0 : -1;
 }
@@ -101,10 +98,8 @@ struct efs_client *gpu_client_no_device(const char *path, bool full_pool)
 
 errint_t gpu_add_device(struct efs_client *client, uint64_t budget_bytes, struct efs_error *err)
 {
-    const struct efs_gpu_options options = {.device = gpu_fake.device,
-                                            .budget_bytes = budget_bytes,
-                                            .policy = gpu_fake.policy,
-                                            .ahead_bytes = gpu_fake.ahead_bytes};
+    const struct efs_gpu_options options = {
+        .device = gpu_fake.device, .budget_bytes = budget_bytes, .policy = gpu_fake.policy};
     return efs_client_gpu(client, &options, err);
 }
 

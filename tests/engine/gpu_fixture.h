@@ -24,12 +24,10 @@ extern struct fixture_mount gpu_mount; /* expert e of layer l has index l * GPU_
 extern struct gpu_fake {
     const char *policy; /* options of the next client's device */
     uint32_t device;    /* device number */
-    uint64_t ahead_bytes;
     /* functions of fake_cuda.h */
     size_t (*registered)(void);
     unsigned (*left)(void);
-    void (*fails)(unsigned number, int result, bool for_ever), (*slow)(unsigned us), (*damage)(unsigned number),
-        (*hold)(unsigned streams);
+    void (*fails)(unsigned number, int result, bool for_ever), (*slow)(unsigned us), (*damage)(unsigned number);
     bool (*owns)(const void *at, size_t bytes);
     int (*device_of)(const void *at, size_t bytes);
     void (*lose)(int device, int result);

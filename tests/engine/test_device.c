@@ -209,10 +209,10 @@ TEST(damage)
 
 /* ---- experts ---- */
 
-static struct efs_client *client_new(const char *store, uint64_t budget_bytes, uint64_t ahead_bytes)
+static struct efs_client *client_new(const char *store, uint64_t budget_bytes)
 {
     const struct efs_client_options how = {.budget_bytes = 256 * MIB, .workers = 2, .no_state = true};
-    const struct efs_gpu_options gpu = {.budget_bytes = budget_bytes, .ahead_bytes = ahead_bytes};
+    const struct efs_gpu_options gpu = {.budget_bytes = budget_bytes};
     struct efs_client *client = fixture_client(store, &how);
     struct efs_error err = {""};
     if (efs_client_gpu(client, &gpu, &err) < 0)
@@ -279,7 +279,7 @@ TEST(every_type_and_codec)
             const struct efs_pack_options options = {
                 .threads = 2, .shard_elements = 8192, .force = true, .codec = codecs[c]};
             fixture_pack(&one, &options);
-            struct efs_client *client = client_new(one.store, 48 * MIB, 0);
+            struct efs_client *client = client_new(one.store, 48 * MIB);
             struct efs_client_request *request = request_new(client, 0, 0, 1);
             assert_int_equal(efs_client_wait(request), 0);
             expert_check(client, request, 0, 0, 0);
@@ -290,7 +290,7 @@ TEST(every_type_and_codec)
     }
 }
 
-/* Pool G has room for a few of the experts; they are dropped after work in a stream, and predicted ones are copied. */
+/* Pool G has room for a few of the experts; they are dropped after work in a stream. */
 TEST(experts_under_pressure)
 {
     struct fixture model;
@@ -298,7 +298,7 @@ TEST(experts_under_pressure)
     const unsigned experts = 16, rows = real ? 512 : 64, columns = real ? 1024 : 256;
     const uint64_t expert_bytes = 3ull * rows * columns * 2;
     fixture_store(&model, 2, experts, rows, columns);
-    struct efs_client *client = client_new(model.store, 40 * MIB + 12 * (expert_bytes + 4096) + MIB, 2 * expert_bytes);
+    struct efs_client *client = client_new(model.store, 33 * MIB + 12 * (expert_bytes + 4096));
     for (unsigned turn = 0; turn < (real ? 300u : 20u); turn++) {
         const uint32_t layer = turn % 2, count = 1 + random_below(&rng, 8);
         const uint32_t first = random_below(&rng, experts - count + 1);
@@ -311,13 +311,6 @@ TEST(experts_under_pressure)
             assert_int_equal(efs_client_drop_after(request, index, stream), 0);
         }
         efs_client_release(request);
-        uint32_t named[4];
-        float chance[4] = {0.9f, 0.9f, 0.9f, 0.9f};
-        for (unsigned i = 0; i < 4; i++)
-            named[i] = (first + 3 * i) % experts;
-        const struct efs_routing routing = {
-            .stack = "", .sequence = 1, .layer = 1 - layer, .experts = named, .weights = chance, .count = 4};
-        (void)efs_hint(client, &routing, NULL);
     }
     struct efs_gpu_stats stats;
     assert_int_equal(efs_client_gpu_stats(client, &stats), 0);
@@ -340,7 +333,7 @@ TEST(mixtures)
     struct fixture model;
     uint64_t rng = 3;
     fixture_store(&model, 2, 8, 192, HIDDEN);
-    struct efs_client *client = client_new(model.store, 48 * MIB, 0);
+    struct efs_client *client = client_new(model.store, 48 * MIB);
     assert_int_equal(efs_team_new(2, &team), 0);
     for (unsigned turn = 0; turn < 12; turn++) {
         const uint32_t tokens = turn % 2 ? TOKENS : 1, layer = turn / 2 % 2;
