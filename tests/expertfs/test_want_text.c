@@ -158,29 +158,4 @@ TEST(hints)
             fail_msg("\"%s\" was taken", bad[i]);
 }
 
-/* Arbitrary bytes: the parser terminates and does not read past them. */
-TEST(noise)
-{
-    static const char letters[] = "0123456789999:* \n\tL-x";
-    unsigned seed = 1;
-    for (int round = 0; round < 20000; round++) {
-        size_t bytes = (size_t)rand_r(&seed) % 40, left = bytes;
-        char *copy = malloc(bytes + 1);
-        for (size_t i = 0; i < bytes; i++)
-            copy[i] = letters[(size_t)rand_r(&seed) % (sizeof(letters) - 1)];
-        char *exact = malloc(bytes + !bytes);
-        memcpy(exact, copy, bytes);
-        const char *text = exact;
-        struct efsd_want want;
-        int got;
-        do {
-            size_t before = left;
-            got = next(&text, &left, &want);
-            assert_true(got <= 0 || (left < before && want.count >= 1 && want.count <= EFSD_WANT_EXPERTS));
-        } while (got > 0);
-        free(exact);
-        free(copy);
-    }
-}
-
 TEST_MAIN(NULL, NULL)
