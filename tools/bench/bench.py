@@ -22,6 +22,7 @@ import time
 import common
 import readers as reader_matrix
 import weights
+from cgroup import limited_disk
 from common import BUILD, DIRECT, WORK, daemons, drop, fields, fio, is_mounted, rate, run, tool, touch_memory
 from runner import ROUNDS, Rows, machine, turns
 
@@ -77,41 +78,17 @@ def packed(source):
     return store if os.path.exists(store) else pack(source)[0]
 
 
-class SteadyDisk:
-    """A blkio cgroup (v1) that limits the read rate of a disk, for the processes that join and their children. Without
-    such cgroups the disk is not limited."""
-
-    def __init__(self, path, bytes_per_second):
-        self.group = f"/sys/fs/cgroup/blkio/expertfs-bench-{os.getpid()}"
-        self.device, self.rate = os.stat(path).st_dev, bytes_per_second
-
-    def __enter__(self):
-        try:
-            os.mkdir(self.group)
-            with open(f"{self.group}/blkio.throttle.read_bps_device", "w") as f:
-                f.write(f"{os.major(self.device)}:{os.minor(self.device)} {self.rate}")
-        except OSError as error:
-            say(f"the disk is as fast as it is: {error}")
-            self.__exit__()
-            self.group = None
-        return self
-
-    def join(self):
-        if self.group:
-            with open(f"{self.group}/cgroup.procs", "w") as f:
-                f.write("0")
-
-    def __exit__(self, *_):
-        if self.group and os.path.isdir(self.group):
-            with open("/sys/fs/cgroup/blkio/cgroup.procs", "w") as f:
-                f.write("0")  # this process may have joined
-        for _ in range(100):  # a daemon exits shortly after its unmount
-            try:
-                if self.group and os.path.isdir(self.group):
-                    os.rmdir(self.group)
-                return
-            except OSError:
-                time.sleep(0.1)
+@contextlib.contextmanager
+def steady_disk(path, bytes_per_second):
+    """A cgroup in which a file's disk is read at most at this rate; None where there are no such cgroups."""
+    device, group = os.stat(path).st_dev, None
+    try:
+        group = limited_disk(f"{os.major(device)}:{os.minor(device)}", bytes_per_second)
+    except OSError as error:
+        say(f"the disk is as fast as it is: {error}")
+    yield group
+    if group:
+        group.remove()
 
 
 def daemon_memory(store):
@@ -511,7 +488,7 @@ def half_hit(store, pool, share, bar):
         fixed = int(stat(where)["fixed_bytes"])
     budget = fixed + (64 << 20) + int(share * os.path.getsize(store))
     options = f"budget={budget},nopassthrough,direct_io=on,policy=lru,nostate,plan="
-    with SteadyDisk(store, 200 << 20) as disk, Mounted(store, options + f"{pool}=100", disk=disk) as hit, \
+    with steady_disk(store, 200 << 20) as disk, Mounted(store, options + f"{pool}=100", disk=disk) as hit, \
             Mounted(store, options + "C=1", other, disk) as miss:
         ours, theirs = expert_files(hit, 1000), expert_files(miss, 1000)
         rate("--keep-cache", *ours, *theirs)

@@ -113,3 +113,16 @@ class Cgroup:
             except OSError:
                 time.sleep(0.05)
         raise OSError(f"{self.path}: still busy")
+
+
+def limited_disk(number, bytes_per_second):
+    """A new cgroup whose processes read from the device MAJOR:MINOR at most at this rate."""
+    group = Cgroup(controller="blkio" if os.path.isdir("/sys/fs/cgroup/blkio") else "io")
+    name, text = (("blkio.throttle.read_bps_device", f"{number} {bytes_per_second}") if group.version == 1 else
+                  ("io.max", f"{number} rbps={bytes_per_second}"))
+    try:
+        group.write(name, text)
+    except OSError:
+        group.remove()
+        raise
+    return group

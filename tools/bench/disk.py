@@ -11,21 +11,11 @@ import subprocess
 import sys
 import tempfile
 
-from cgroup import Cgroup
+from cgroup import limited_disk
 
 
 def output(*command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-
-
-def limited(device, bytes_per_second):
-    """A new cgroup whose processes read from the device at most at this rate."""
-    number = output("lsblk", "-ndo", "MAJ:MIN", device).strip()
-    group = Cgroup(controller="blkio" if os.path.isdir("/sys/fs/cgroup/blkio") else "io")
-    name, text = (("blkio.throttle.read_bps_device", f"{number} {bytes_per_second}") if group.version == 1 else
-                  ("io.max", f"{number} rbps={bytes_per_second}"))
-    group.write(name, text)
-    return group
 
 
 def main():
@@ -42,7 +32,7 @@ def main():
             file.truncate(given.gib << 30)
         subprocess.run(["mkfs.ext4", "-q", "-E", "lazy_itable_init=0", image], check=True)
         device = output("losetup", "--find", "--show", "--direct-io=on", image)
-        group = limited(device, int(given.rate * 1e9))
+        group = limited_disk(output("lsblk", "-ndo", "MAJ:MIN", device), int(given.rate * 1e9))
         try:
             subprocess.run(["mount", device, where], check=True)
             code = subprocess.run([*group.prefix, *given.command], env={**os.environ, "BENCH_DIR": where}, check=False).returncode
