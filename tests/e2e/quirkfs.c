@@ -5,13 +5,10 @@
  *   flush    close(2) of a written file fails, and the file is removed, as where an upload fails; there is no fsync(2),
  *            for which the kernel returns 0
  *   direct   open(2) accepts O_DIRECT, but reads and writes then fail
- *   link     link(2) fails
- *   rename   rename(2) fails
  *   inodes   each stat(2) returns another inode number
  *   late     "direct" after the first SIGUSR1
  *   read     reads fail between SIGUSR1 and SIGUSR2
  *   wait     reads wait between SIGUSR1 and SIGUSR2
- *   sync     fsync(2) of a directory fails
  *   blocks   statfs(2) reports 0 of 0 blocks
  */
 #define FUSE_USE_VERSION 35
@@ -29,9 +26,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum quirk { FLUSH, DIRECT, LINK, RENAME, INODES, LATE, SYNC, BLOCKS, READ, WAIT, QUIRKS };
-static const char *const names[QUIRKS] = {"flush", "direct", "link",   "rename", "inodes",
-                                          "late",  "sync",   "blocks", "read",   "wait"};
+enum quirk { FLUSH, DIRECT, INODES, LATE, BLOCKS, READ, WAIT, QUIRKS };
+static const char *const names[QUIRKS] = {"flush", "direct", "inodes", "late", "blocks", "read", "wait"};
 static int quirks[QUIRKS]; /* the error; 0: no quirk */
 static int root;
 static volatile sig_atomic_t signalled;
@@ -134,7 +130,7 @@ static int odd_fsync(const char *path, int data_only, struct fuse_file_info *fi)
 static int odd_fsyncdir(const char *path, int data_only, struct fuse_file_info *fi)
 {
     (void)path, (void)data_only, (void)fi;
-    return -quirks[SYNC];
+    return 0;
 }
 
 static int odd_unlink(const char *path)
@@ -154,12 +150,12 @@ static int odd_mkdir(const char *path, mode_t mode)
 
 static int odd_rename(const char *from, const char *to, unsigned flags)
 {
-    return quirks[RENAME] ? -quirks[RENAME] : flags ? -EINVAL : result(renameat(root, below(from), root, below(to)));
+    return flags ? -EINVAL : result(renameat(root, below(from), root, below(to)));
 }
 
 static int odd_link(const char *from, const char *to)
 {
-    return quirks[LINK] ? -quirks[LINK] : result(linkat(root, below(from), root, below(to), 0));
+    return result(linkat(root, below(from), root, below(to), 0));
 }
 
 static int odd_truncate(const char *path, off_t bytes, struct fuse_file_info *fi)

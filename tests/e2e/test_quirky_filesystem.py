@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store, its target or its source is on a filesystem with quirks (quirkfs.c): close() fails where there is no
-fsync(), O_DIRECT can be opened but not read, link() is refused, inode numbers change, reads fail or wait for a while."""
+fsync(), O_DIRECT can be opened but not read, inode numbers change, reads fail or wait for a while. Refused links and
+syncs of folders: fault/test_pack_fallbacks."""
 import hashlib
 
 from e2e import *
@@ -79,29 +80,6 @@ for error in (errno.EDQUOT, errno.EIO):
     check("expertctl profile: fails and says why", result.returncode == 1 and why in result.stderr, (result.returncode, result.stderr))
     quirkfs.end()
 
-for error in (errno.EIO, errno.EACCES, errno.EXDEV, errno.EINVAL, errno.ENOSYS):
-    print(f"-- link() fails with {errno.errorcode[error]}")
-    quirkfs = Quirkfs(f"link={error}")
-    result = run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs")
-    check("mkexpertfs: the store is the store", result.returncode == 0 and
-          open(f"{quirkfs.folder}/out.efs", "rb").read() == whole and quirkfs.names() == ["out.efs"], (result.stderr, quirkfs.names()))
-    result = run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs")
-    check("mkexpertfs does not replace it", result.returncode == 1 and "exists already" in result.stderr, result)
-    result = run(program("expertctl"), "unpack", quirkfs / "out.efs", quirkfs / "files")
-    check("unpack: the files are the files", result.returncode == 0 and wrong(quirkfs / "files") == [], result.stderr)
-    quirkfs.end()
-
-for error in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.EBADF):
-    print(f"-- a folder cannot be synced: {errno.errorcode[error]}")
-    quirkfs = Quirkfs(f"sync={error}")
-    result = run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs")
-    check("mkexpertfs: the store is the store", result.returncode == 0 and
-          open(f"{quirkfs.folder}/out.efs", "rb").read() == whole and quirkfs.names() == ["out.efs"], (result.stderr, quirkfs.names()))
-    quirkfs.end()
-quirkfs = Quirkfs(f"sync={errno.EIO}")
-refused("an I/O error", run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs"), "Input/output error", quirkfs)
-quirkfs.end()
-
 print("-- statfs() reports 0 of 0 blocks")
 quirkfs = Quirkfs("blocks")
 result = run(program("expertctl"), "unpack", store, quirkfs / "files")
@@ -112,11 +90,6 @@ run(program("expertctl"), "down", scratch("mnt"))
 shutil.copytree(model, f"{quirkfs.folder}/model")
 result = run(program("mkexpertfs"), "--reclaim", "--dry-run", quirkfs / "model", quirkfs / "out.efs")
 check("--reclaim does not fail for want of room", "free space" not in result.stderr, result.stderr)
-quirkfs.end()
-
-print("-- rename() fails with EIO, too")
-quirkfs = Quirkfs(f"link={errno.EIO}", f"rename={errno.EIO}")
-refused("mkexpertfs", run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs"), "Input/output error", quirkfs)
 quirkfs.end()
 
 # not EOPNOTSUPP later: the kernel then reissues a read of io_uring without end (seen with Linux 6.18)
