@@ -53,6 +53,38 @@ struct efs_peer_stats {
 };
 EFS_API void efs_client_peer_stats(struct efs_client *client, struct efs_peer_stats *stats); /* zeros: no peers */
 
+/*
+ * Products of single matrices by peers, for runtimes that compute the rest of a layer themselves, with efs_product().
+ * Begin sends the inputs of experts that are not in this client's memory, where that is sooner than reading them, and
+ * returns; the caller then computes the other experts, waits, and computes those without vectors. A peer's vectors have
+ * the bits of efs_product() with inputs of efs_vectors_prepare().
+ */
+struct efs_peer_products {
+    const char *stack;
+    uint32_t layer;
+    const char *matrix[2]; /* names of BF16 or F16 tensors, [rows][cols], the same in all experts; [1] NULL: one */
+    uint32_t rows, cols;   /* rows: of both */
+    bool more;             /* a product of the same experts follows, for which a peer would be asked, too */
+    enum efs_activation activation;
+    const float *x;  /* [tokens][x_stride] */
+    size_t x_stride; /* numbers */
+    uint32_t tokens, expert_count;
+    const struct efs_route_to *experts; /* [expert_count], each once; without weights */
+};
+struct efs_peer_call;
+/* The lists and x must stay until efs_peer_products_wait(). *call NULL: no peers; the functions below take it. -EINVAL:
+ * a name is too long; -ENOMEM. */
+EFS_API errint_t efs_peer_products_begin(struct efs_client *client, const struct efs_peer_products *products,
+                                         struct efs_peer_call **call);
+EFS_API bool efs_peer_products_sent(const struct efs_peer_call *call, uint32_t expert); /* expert: index in experts */
+/* Blocks until each peer has answered or is given up. */
+EFS_API void efs_peer_products_wait(struct efs_peer_call *call);
+/* [count][rows], one for each of the expert's tokens, valid until the end; NULL: the caller has to compute them. */
+EFS_API const float *efs_peer_products_vectors(const struct efs_peer_call *call, uint32_t expert);
+/* computed: whether the caller has computed all vectors that it had to: then the time is measured. If an expert was
+ * sent, call efs_peer_products_wait() first. */
+EFS_API void efs_peer_products_end(struct efs_peer_call *call, bool computed);
+
 #ifdef __cplusplus
 }
 #endif

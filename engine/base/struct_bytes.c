@@ -28,6 +28,7 @@ static const struct {
     STRUCT(efs_pack_options),   STRUCT(efs_pack_row),
     STRUCT(efs_pack_report),    STRUCT(efs_listed_expert),
     STRUCT(efs_peer_stats),     STRUCT(efs_peer_server_stats),
+    STRUCT(efs_peer_products),
 };
 
 size_t efs_struct_bytes(const char *name)

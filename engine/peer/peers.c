@@ -69,7 +69,7 @@ static errint_t peer_receive(struct efs_peer *peer, struct efs_peer_job *job)
     struct efs_wire_head head;
     errint_t rc = efs_tls_receive(peer->tls, &head, sizeof(head), &job->until);
     if (rc == 0 &&
-        (head.kind != EFS_WIRE_ANSWER || head.bytes > efs_wire_answer_bytes(EFS_WIRE_LAYER, job->pairs, job->hidden)))
+        (head.kind != EFS_WIRE_ANSWER || head.bytes > efs_wire_answer_bytes(EFS_WIRE_LAYER, job->pairs, job->rows)))
         rc = -EBADMSG;
     if (rc == 0 && !(job->answer = efs_sys_malloc(head.bytes ? head.bytes : 1)))
         rc = -ENOMEM;
@@ -77,8 +77,8 @@ static errint_t peer_receive(struct efs_peer *peer, struct efs_peer_job *job)
         rc = efs_tls_receive(peer->tls, job->answer, head.bytes, &job->until);
     if (rc < 0)
         return rc;
-    rc = efs_wire_take_answer(job->answer, head.bytes, job->id, job->pairs, job->hidden, &job->held,
-                              &job->layer_experts, &job->vectors);
+    rc = efs_wire_take_answer(job->answer, head.bytes, job->id, job->pairs, job->rows, &job->held, &job->layer_experts,
+                              &job->vectors);
     job->refused = rc < 0 && rc != -EBADMSG;
     return rc;
 }

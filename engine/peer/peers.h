@@ -23,7 +23,7 @@ struct efs_peer_layer {
 struct efs_peer_job {
     void *body; /* of the request, with its id; freed by the thread */
     size_t bytes;
-    uint32_t pairs, hidden;
+    uint32_t pairs, rows;
     uint64_t id, posted_ns, answered_ns;
     struct timespec until;
     /* The answer: 0; -ETIMEDOUT, -EBADMSG, the server's error, or that of the connection. The caller frees answer. */
@@ -74,6 +74,36 @@ void efs_peer_post(struct efs_peer *peer, struct efs_peer_job *job);
 void efs_peer_wait(struct efs_peer *peer, const struct efs_peer_job *job);
 /* NULL: nothing is known of that layer, or no memory. */
 struct efs_peer_layer *efs_peer_layer(struct efs_peer *peer, const char *stack, uint32_t layer, bool add);
+
+/* ---- remote.c ---- */
+/* The experts of a layer that a call needs, of which peers compute some. The caller sets the first members. */
+struct efs_remote {
+    struct efs_peers *peers;
+    struct efs_client *client;
+    struct efs_wire_request head;       /* what all requests have in common: the layer, the matrices, the types */
+    const struct efs_route_to *experts; /* [expert_count]; without weights */
+    uint32_t expert_count, tokens;
+    const void *x; /* [tokens][x_stride] numbers of efs_wire_number_bytes() */
+    size_t x_stride;
+    double part; /* of the time of reading an expert that an answer saves: .5 if a second request follows */
+
+    uint32_t pairs, missing;
+    uint64_t begun_ns;
+    int *where;                         /* [experts]: number of a peer, or EFS_CHOOSE_HERE */
+    const float **vectors;              /* [experts]: after efs_remote_receive(), of peers; NULL: to be computed here */
+    struct efs_choose_expert *choices;  /* [missing] */
+    uint32_t *missing_at;               /* [missing]: number among the experts */
+    uint32_t vectors_of[EFS_PEERS_MAX]; /* 0: the peer is not used */
+    struct efs_peer_job job[EFS_PEERS_MAX];
+};
+/* Chooses the experts that peers compute, and sends their inputs; experts and x must stay until efs_remote_receive().
+ * *sent: the number of these experts, where[i] >= 0. -ENOMEM. Does not block. */
+errint_t efs_remote_send(struct efs_remote *r, uint32_t *sent);
+/* Waits for all answers; a job ends at its time. Nothing was sent: does nothing. */
+void efs_remote_receive(struct efs_remote *r);
+/* All experts were computed here: measures what reading costs, or a vector. */
+void efs_remote_measured(struct efs_remote *r);
+void efs_remote_free(struct efs_remote *r);
 
 /* ---- remote_ffn.c ---- */
 errint_t efs_peers_run(struct efs_peers *peers, const struct efs_ffn_source *from, struct efs_team *team,

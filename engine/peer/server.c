@@ -14,6 +14,7 @@
 #include "matvec.h"
 #include "peer_ops.h"
 #include "peer_address.h"
+#include "server_products.h"
 #include "sys.h"
 #include "thread.h"
 #include "tls.h"
@@ -82,10 +83,10 @@ static errint_t list_layers(struct efs_peer_server *s, struct efs_error *err)
     return 0;
 }
 
-static const struct layer *find_layer(const struct efs_peer_server *s, const struct efs_wire_work *work)
+static const struct layer *find_layer(const struct efs_peer_server *s, const struct efs_wire_request *request)
 {
     for (uint32_t i = 0; i < s->layer_count; i++)
-        if (s->layers[i].expert->layer == work->layer && strcmp(s->layers[i].expert->stack, work->stack) == 0)
+        if (s->layers[i].expert->layer == request->layer && strcmp(s->layers[i].expert->stack, request->stack) == 0)
             return &s->layers[i];
     return NULL;
 }
@@ -103,35 +104,45 @@ static void write_held(struct efs_peer_server *s, const struct layer *layer, uin
 
 /* ---- a request ---- */
 
-/* Runs it. vectors: room for [pairs][hidden]. */
-static errint_t run(struct efs_peer_server *s, const struct efs_wire_work *work, float *vectors, struct efs_error *err)
+/* Runs whole experts. vectors: room for [pairs][hidden]. */
+static errint_t run_experts(struct efs_peer_server *s, const struct efs_wire_work *work, float *vectors,
+                            struct efs_error *err)
 {
-    struct efs_route_to *routes = efs_sys_calloc(work->experts, sizeof(*routes));
-    float **rows = efs_sys_calloc(work->experts, sizeof(*rows));
+    const struct efs_wire_request *r = &work->head;
+    struct efs_route_to *routes = efs_sys_calloc(r->experts, sizeof(*routes));
+    float **rows = efs_sys_calloc(r->experts, sizeof(*rows));
     errint_t rc = routes && rows ? 0 : efs_fail(err, -ENOMEM, "no memory for a request");
-    for (uint32_t i = 0, pair = 0; rc == 0 && i < work->experts; pair += work->expert[i++].count) {
+    for (uint32_t i = 0, pair = 0; rc == 0 && i < r->experts; pair += work->expert[i++].count) {
         routes[i] = (struct efs_route_to){
             .expert = work->expert[i].expert, .count = work->expert[i].count, .token = work->token + pair};
-        rows[i] = vectors + (size_t)pair * work->hidden;
+        rows[i] = vectors + (size_t)pair * r->hidden;
     }
-    const struct efs_mixture m = {.expert_count = work->experts,
+    const struct efs_mixture m = {.expert_count = r->experts,
                                   .experts = routes,
-                                  .hidden_act = work->hidden_act[0] ? work->hidden_act : NULL,
-                                  .layout = work->layout,
-                                  .activation = work->activation,
+                                  .hidden_act = r->hidden_act[0] ? r->hidden_act : NULL,
+                                  .layout = r->layout,
+                                  .activation = (enum efs_activation)r->activation,
                                   .x = work->x,
-                                  .tokens = work->tokens,
-                                  .hidden = work->hidden,
-                                  .x_stride = work->hidden,
+                                  .tokens = r->tokens,
+                                  .hidden = r->hidden,
+                                  .x_stride = r->hidden,
                                   .form = EFS_FORM_ANY};
-    const struct efs_ffn_source from = {.client = s->client, .stack = work->stack, .layer = work->layer, .rows = rows};
-    if (rc == 0) {
-        pthread_mutex_lock(&s->running);
+    const struct efs_ffn_source from = {.client = s->client, .stack = r->stack, .layer = r->layer, .rows = rows};
+    if (rc == 0)
         rc = efs_ffn_run(&from, s->team, &m, err);
-        pthread_mutex_unlock(&s->running);
-    }
     free(routes);
     free(rows);
+    return rc;
+}
+
+/* Runs it. vectors: room for [pairs][rows]. */
+static errint_t run(struct efs_peer_server *s, const struct efs_wire_work *work, float *vectors)
+{
+    struct efs_error why = {""};
+    pthread_mutex_lock(&s->running);
+    errint_t rc = work->head.matrix[0][0] ? efs_server_products(s->client, s->team, work, vectors)
+                                          : run_experts(s, work, vectors, &why);
+    pthread_mutex_unlock(&s->running);
     return rc;
 }
 
@@ -147,21 +158,20 @@ static errint_t send_answer(struct efs_tls *tls, const void *body, size_t bytes)
 static errint_t answer(struct efs_peer_server *s, struct efs_tls *tls, const void *body, size_t bytes)
 {
     struct efs_wire_work work;
-    struct efs_error why = {""};
     errint_t rc = efs_wire_take_request(body, bytes, &work);
     if (rc < 0)
         return rc;
-    const struct layer *layer = find_layer(s, &work);
+    const struct layer *layer = find_layer(s, &work.head);
     const uint32_t wide = layer ? layer->count < EFS_WIRE_LAYER ? layer->count : EFS_WIRE_LAYER : 0;
-    size_t room = efs_wire_answer_bytes(wide, work.pairs, work.hidden);
+    size_t room = efs_wire_answer_bytes(wide, work.head.pairs, work.head.rows);
     uint8_t *out = efs_sys_calloc(1, room);
     if (!out)
         return -ENOMEM;
-    struct efs_wire_answer a = {work.id, 0, wide, work.pairs, work.hidden};
+    struct efs_wire_answer a = {work.head.id, 0, wide, work.head.pairs, work.head.rows};
     uint8_t *held = out + sizeof(a);
-    rc = layer ? run(s, &work, (float *)(held + efs_wire_held_bytes(wide)), &why) : -ENOENT;
+    rc = layer ? run(s, &work, (float *)(held + efs_wire_held_bytes(wide))) : -ENOENT;
     if (rc < 0) {
-        a = (struct efs_wire_answer){.id = work.id, .error = (uint32_t)-rc};
+        a = (struct efs_wire_answer){.id = work.head.id, .error = (uint32_t)-rc};
         room = sizeof(a);
     } else {
         write_held(s, layer, held);
@@ -170,7 +180,7 @@ static errint_t answer(struct efs_peer_server *s, struct efs_tls *tls, const voi
     pthread_mutex_lock(&s->lock);
     s->stats.requests += rc == 0;
     s->stats.failed += rc < 0;
-    s->stats.vectors += rc == 0 ? work.pairs : 0;
+    s->stats.vectors += rc == 0 ? work.head.pairs : 0;
     pthread_mutex_unlock(&s->lock);
     rc = send_answer(tls, out, room);
     free(out);

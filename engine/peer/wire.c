@@ -7,25 +7,33 @@
 #include <errno.h>
 #include <string.h>
 
-size_t efs_wire_request_bytes(uint32_t experts, uint32_t tokens, uint32_t hidden, uint32_t pairs,
-                              enum efs_activation activation)
+size_t efs_wire_request_bytes(const struct efs_wire_request *r)
 {
-    if (experts == 0 || experts > EFS_WIRE_EXPERTS || tokens == 0 || tokens > EFS_WIRE_TOKENS || hidden == 0 ||
-        hidden > EFS_COLS_MAX || pairs < experts || pairs > (uint64_t)experts * tokens ||
-        (unsigned)activation > EFS_ACTIVATION_F16 || efs_wire_answer_bytes(EFS_WIRE_LAYER, pairs, hidden) == 0)
+    if (r->experts == 0 || r->experts > EFS_WIRE_EXPERTS || r->tokens == 0 || r->tokens > EFS_WIRE_TOKENS ||
+        r->hidden == 0 || r->hidden > EFS_COLS_MAX || r->rows == 0 || (!r->matrix[0][0] && r->rows != r->hidden) ||
+        r->pairs < r->experts || r->pairs > (uint64_t)r->experts * r->tokens || r->activation > EFS_ACTIVATION_F16 ||
+        efs_wire_answer_bytes(EFS_WIRE_LAYER, r->pairs, r->rows) == 0)
         return 0;
-    const uint64_t bytes = sizeof(struct efs_wire_request) + experts * sizeof(struct efs_wire_expert) +
-                           pairs * sizeof(uint32_t) + (uint64_t)tokens * hidden * efs_wire_number_bytes(activation);
+    const uint64_t bytes = sizeof(*r) + r->experts * sizeof(struct efs_wire_expert) + r->pairs * sizeof(uint32_t) +
+                           (uint64_t)r->tokens * r->hidden * efs_wire_number_bytes(r);
     return bytes <= EFS_WIRE_BYTES ? bytes : 0;
 }
 
-size_t efs_wire_answer_bytes(uint32_t layer_experts, uint32_t pairs, uint32_t hidden)
+size_t efs_wire_answer_bytes(uint32_t layer_experts, uint32_t pairs, uint32_t rows)
 {
-    if (layer_experts > EFS_WIRE_LAYER || hidden > EFS_COLS_MAX)
+    if (layer_experts > EFS_WIRE_LAYER || rows > EFS_COLS_MAX)
         return 0;
     const uint64_t bytes =
-        sizeof(struct efs_wire_answer) + efs_wire_held_bytes(layer_experts) + (uint64_t)pairs * hidden * sizeof(float);
+        sizeof(struct efs_wire_answer) + efs_wire_held_bytes(layer_experts) + (uint64_t)pairs * rows * sizeof(float);
     return bytes <= EFS_WIRE_BYTES ? bytes : 0;
+}
+
+static bool are_names_right(const struct efs_wire_request *r)
+{
+    bool right = memchr(r->stack, '\0', sizeof(r->stack)) && memchr(r->hidden_act, '\0', sizeof(r->hidden_act));
+    for (unsigned m = 0; m < EFS_WIRE_MATRICES; m++)
+        right = right && memchr(r->matrix[m], '\0', sizeof(r->matrix[m]));
+    return right;
 }
 
 static bool are_tokens_right(const uint32_t *token, uint32_t count, uint32_t tokens)
@@ -38,40 +46,29 @@ static bool are_tokens_right(const uint32_t *token, uint32_t count, uint32_t tok
 
 errint_t efs_wire_take_request(const void *body, size_t bytes, struct efs_wire_work *work)
 {
-    struct efs_wire_request r;
-    if (bytes < sizeof(r))
+    struct efs_wire_request *r = &work->head;
+    if (bytes < sizeof(*r))
         return -EBADMSG;
-    memcpy(&r, body, sizeof(r));
-    if (memchr(r.stack, '\0', sizeof(r.stack)) == NULL || memchr(r.hidden_act, '\0', sizeof(r.hidden_act)) == NULL ||
-        bytes != efs_wire_request_bytes(r.experts, r.tokens, r.hidden, r.pairs, (enum efs_activation)r.activation))
-        return -EBADMSG; /* 0, out of bounds, is no size of a body either */
-    const uint8_t *at = (const uint8_t *)body + sizeof(r);
-    *work = (struct efs_wire_work){.id = r.id,
-                                   .layer = r.layer,
-                                   .experts = r.experts,
-                                   .tokens = r.tokens,
-                                   .hidden = r.hidden,
-                                   .pairs = r.pairs,
-                                   .layout = r.layout,
-                                   .activation = (enum efs_activation)r.activation,
-                                   .expert = (const void *)at};
-    memcpy(work->stack, r.stack, sizeof(r.stack));
-    memcpy(work->hidden_act, r.hidden_act, sizeof(r.hidden_act));
-    at += r.experts * sizeof(*work->expert);
+    memcpy(r, body, sizeof(*r));
+    if (!are_names_right(r) || bytes != efs_wire_request_bytes(r)) /* 0, out of bounds, is no size of a body either */
+        return -EBADMSG;
+    const uint8_t *at = (const uint8_t *)body + sizeof(*r);
+    work->expert = (const void *)at;
+    at += r->experts * sizeof(*work->expert);
     work->token = (const void *)at;
-    work->x = at + r.pairs * sizeof(uint32_t);
+    work->x = at + r->pairs * sizeof(uint32_t);
     uint64_t pairs = 0;
-    for (uint32_t i = 0; i < r.experts; i++) {
+    for (uint32_t i = 0; i < r->experts; i++) {
         const struct efs_wire_expert e = work->expert[i];
-        if (e.count == 0 || e.count > r.tokens || e.expert >= EFS_WIRE_LAYER || pairs + e.count > r.pairs ||
-            !are_tokens_right(work->token + pairs, e.count, r.tokens))
+        if (e.count == 0 || e.count > r->tokens || e.expert >= EFS_WIRE_LAYER || pairs + e.count > r->pairs ||
+            !are_tokens_right(work->token + pairs, e.count, r->tokens))
             return -EBADMSG;
         for (uint32_t j = 0; j < i; j++)
             if (work->expert[j].expert == e.expert)
                 return -EBADMSG;
         pairs += e.count;
     }
-    return pairs == r.pairs ? 0 : -EBADMSG;
+    return pairs == r->pairs ? 0 : -EBADMSG;
 }
 
 static bool are_finite(const float *number, size_t count)
@@ -86,7 +83,7 @@ static bool are_finite(const float *number, size_t count)
     return true;
 }
 
-errint_t efs_wire_take_answer(const void *body, size_t bytes, uint64_t id, uint32_t pairs, uint32_t hidden,
+errint_t efs_wire_take_answer(const void *body, size_t bytes, uint64_t id, uint32_t pairs, uint32_t rows,
                               const uint8_t **held, uint32_t *layer_experts, const float **vectors)
 {
     struct efs_wire_answer a;
@@ -97,11 +94,11 @@ errint_t efs_wire_take_answer(const void *body, size_t bytes, uint64_t id, uint3
         return -EBADMSG;
     if (a.error)
         return -(errint_t)a.error;
-    if (a.pairs != pairs || a.hidden != hidden || a.layer_experts > EFS_WIRE_LAYER ||
-        bytes != efs_wire_answer_bytes(a.layer_experts, pairs, hidden))
+    if (a.pairs != pairs || a.rows != rows || a.layer_experts > EFS_WIRE_LAYER ||
+        bytes != efs_wire_answer_bytes(a.layer_experts, pairs, rows))
         return -EBADMSG;
     *held = (const uint8_t *)body + sizeof(a);
     *layer_experts = a.layer_experts;
     *vectors = (const float *)(*held + efs_wire_held_bytes(a.layer_experts));
-    return are_finite(*vectors, (size_t)pairs * hidden) ? 0 : -EBADMSG;
+    return are_finite(*vectors, (size_t)pairs * rows) ? 0 : -EBADMSG;
 }

@@ -6,13 +6,16 @@
  * them: two vectors cross the network in place of an expert. Programs call it through expertfs-peer.h; compute/ calls
  * it through a table (client/peer_ops.h). It never reads a store and never takes efs.lock.
  *
- *     wire.c          the messages: checked before anything is taken from them
- *     tls.c           TLS 1.3 with a pre-shared key, by GnuTLS, which is loaded at run time
- *     server.c        answers requests, a thread a connection
- *     client_peers.c  the caller's peers, from a list of addresses
- *     peers.c         their connections, and one request with its answer
- *     choose.c        which experts are computed where, by measured times
- *     remote_ffn.c    a mixture of which peers compute some experts
+ *     wire.c             the messages: checked before anything is taken from them
+ *     tls.c              TLS 1.3 with a pre-shared key, by GnuTLS, which is loaded at run time
+ *     server.c           answers requests, a thread a connection
+ *     server_products.c  requests for products of single matrices
+ *     client_peers.c     the caller's peers, from a list of addresses
+ *     peers.c            their connections, and one request with its answer
+ *     choose.c           which experts are computed where, by measured times
+ *     remote.c           the experts of a layer that peers compute: chosen, sent, received
+ *     remote_ffn.c       a mixture of which peers compute some experts
+ *     remote_products.c  products of single matrices, of which peers compute some
  *
  * A message is a head and its body, little-endian, over a connection that is encrypted and whose both ends know one
  * key. An end with the key is trusted to compute rightly, but not to send lengths or numbers that are in bounds.
@@ -29,12 +32,14 @@
 #include "expert_key.h"
 #include "expertfs-compute.h"
 
-#define EFS_WIRE_VERSION 1u
+#define EFS_WIRE_VERSION 2u
 #define EFS_WIRE_BYTES (32u << 20) /* most of a body */
 #define EFS_WIRE_EXPERTS 512u      /* most of a request */
 #define EFS_WIRE_TOKENS 4096u
 #define EFS_WIRE_ACT_BYTES 16u /* of the name of an activation, including the terminator */
 #define EFS_WIRE_LAYER 4096u   /* most experts of a layer, in the bits of an answer */
+#define EFS_WIRE_MATRICES 2u   /* most of a request for products of single matrices */
+#define EFS_WIRE_NAME_BYTES 96u
 
 enum efs_wire_kind { EFS_WIRE_HELLO = 1, EFS_WIRE_WELCOME, EFS_WIRE_REQUEST, EFS_WIRE_ANSWER };
 
@@ -52,23 +57,24 @@ struct efs_wire_request {
     uint64_t id;
     char stack[EFS_STACK_NAME_BYTES], hidden_act[EFS_WIRE_ACT_BYTES]; /* of the mixture; terminated; "": NULL */
     uint32_t layer, experts, tokens, hidden, activation, pairs;       /* pairs: sum of the experts' tokens */
-    uint32_t layout, reserved;
-    /* then { u32 expert, count } [experts]; u32 token[pairs], those of each expert; x[tokens][hidden] */
+    uint32_t layout, rows; /* rows: numbers of a vector of the answer; of a whole expert, hidden */
+    /* Names of tensors that each expert has, terminated: a vector of the answer is their products with x, one after the
+     * other. [0] "": the output of the whole expert; [1] "": one. */
+    char matrix[EFS_WIRE_MATRICES][EFS_WIRE_NAME_BYTES];
+    /* then { u32 expert, count } [experts]; u32 token[pairs], those of each expert; x[tokens][hidden], in the type of
+     * the activation, for products of single matrices in F32 */
 };
 
 struct efs_wire_answer {
     uint64_t id;
     uint32_t error; /* an errno; then nothing follows */
-    uint32_t layer_experts, pairs, hidden;
-    /* then u8 held[(layer_experts + 7) / 8], padded to 4 bytes; f32 [pairs][hidden] */
+    uint32_t layer_experts, pairs, rows;
+    /* then u8 held[(layer_experts + 7) / 8], padded to 4 bytes; f32 [pairs][rows] */
 };
 
 /* A request as it is in a received body, or as it is to be sent. */
 struct efs_wire_work {
-    uint64_t id;
-    char stack[EFS_STACK_NAME_BYTES], hidden_act[EFS_WIRE_ACT_BYTES];
-    uint32_t layer, experts, tokens, hidden, pairs, layout;
-    enum efs_activation activation;
+    struct efs_wire_request head;
     const struct efs_wire_expert {
         uint32_t expert, count;
     } * expert;            /* [experts] */
@@ -76,9 +82,10 @@ struct efs_wire_work {
     const void *x;         /* [tokens][hidden] */
 };
 
-static inline size_t efs_wire_number_bytes(enum efs_activation activation)
+/* Bytes of a number of x. */
+static inline size_t efs_wire_number_bytes(const struct efs_wire_request *r)
 {
-    return activation == EFS_ACTIVATION_F32 ? 4 : 2;
+    return r->activation == EFS_ACTIVATION_F32 || r->matrix[0][0] ? 4 : 2;
 }
 static inline size_t efs_wire_held_bytes(uint32_t layer_experts)
 {
@@ -86,15 +93,14 @@ static inline size_t efs_wire_held_bytes(uint32_t layer_experts)
 }
 
 /* Bytes of the body of such a request, and of its answer; 0: out of the bounds above. */
-size_t efs_wire_request_bytes(uint32_t experts, uint32_t tokens, uint32_t hidden, uint32_t pairs,
-                              enum efs_activation activation);
-size_t efs_wire_answer_bytes(uint32_t layer_experts, uint32_t pairs, uint32_t hidden);
+size_t efs_wire_request_bytes(const struct efs_wire_request *request);
+size_t efs_wire_answer_bytes(uint32_t layer_experts, uint32_t pairs, uint32_t rows);
 /* Checks a received body and points *work into it. Every number is in bounds afterwards: each expert has 1 to tokens
  * tokens, in any order, and each is below tokens. -EBADMSG. */
 errint_t efs_wire_take_request(const void *body, size_t bytes, struct efs_wire_work *work);
-/* Checks an answer to a request of `pairs` vectors of `hidden` numbers, and that all of them are finite (a number that
+/* Checks an answer to a request of `pairs` vectors of `rows` numbers, and that all of them are finite (a number that
  * is not is computed again by the caller). -EBADMSG; or the server's error. */
-errint_t efs_wire_take_answer(const void *body, size_t bytes, uint64_t id, uint32_t pairs, uint32_t hidden,
+errint_t efs_wire_take_answer(const void *body, size_t bytes, uint64_t id, uint32_t pairs, uint32_t rows,
                               const uint8_t **held, uint32_t *layer_experts, const float **vectors);
 
 #endif

@@ -38,6 +38,7 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _mounts = []
+_peers = []
 _failures = 0
 os.environ["EXPERTFS_PRESSURE"] = os.path.join(SCRATCH, "pressure")  # no such folder: warm=auto reads nothing
 os.environ["EXPERTFS_STATE"] = os.path.join(SCRATCH, "state")  # state of the mounts of this test only
@@ -45,6 +46,8 @@ os.environ["XDG_DATA_HOME"] = os.path.join(SCRATCH, "data")  # stores and mount 
 
 
 def _clean():
+    for peer in _peers:
+        peer.kill()
     for mount in list(_mounts):
         mount.abandon()
     with open("/proc/mounts", errors="replace") as table:  # of `expertctl up`
@@ -462,6 +465,35 @@ class Mapping:
 
     def close(self):
         _libc.munmap(self.address, self.size)
+
+
+def make_key(name, digits="0123456789abcdef" * 4):
+    path = scratch(name)
+    with open(path, "w", encoding="ascii") as file:
+        file.write(digits)
+    os.chmod(path, 0o600)
+    return path
+
+
+class Peer:
+    """expertpeer of a store or a mount, on a port of its own."""
+
+    def __init__(self, source, key, *options):
+        self.process = subprocess.Popen([program("expertpeer"), source, "--listen", "127.0.0.1:0", "--key", key, "--json", *options],
+                                        stdout=subprocess.PIPE, text=True)
+        _peers.append(self)
+        self.port = json.loads(self.process.stdout.readline())["port"]
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def end(self):
+        """Its counters."""
+        self.process.send_signal(signal.SIGTERM)
+        said = json.loads(self.process.stdout.readline())
+        check("the server ends with 0", self.process.wait() == 0)
+        return said
 
 
 class Mount:

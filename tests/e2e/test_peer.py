@@ -1,34 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two machines as processes: runmoe with a small budget, and expertpeer, which holds all experts. The logits of all
 positions have the bits of a run alone, also when the peer is stopped, killed or another program; hostile callers."""
-import json
-import signal
 import socket
 
 from e2e import *
 
 RUNMOE, PEER = program("runmoe"), program("expertpeer")
 store = make_store(make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "512", "-e", "32", "-l", "4", "--vocab", "500"))
-key = scratch("key")
-with open(key, "w", encoding="ascii") as file:
-    file.write("0123456789abcdef" * 4)
-os.chmod(key, 0o600)
+key = make_key("key")
 PROMPT = ",".join(str(n) for n in range(3, 400, 37))
-
-
-class Peer:
-    """expertpeer of a store or a mount, on a port of its own."""
-
-    def __init__(self, source, *options):
-        self.process = subprocess.Popen([PEER, source, "--listen", "127.0.0.1:0", "--key", key, "--json", *options],
-                                        stdout=subprocess.PIPE, text=True)
-        self.port = json.loads(self.process.stdout.readline())["port"]
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        said = json.loads(self.process.stdout.readline())
-        check("the server ends with 0", self.process.wait() == 0)
-        return said
 
 
 def start(port, logits, *options):
@@ -50,7 +30,7 @@ def ran(port, logits, *options):
 
 alone, want = ran(0, "alone")
 rounded = ran(0, "alone-bf16", "--activations", "bf16")[1]
-peer = Peer(store)
+peer = Peer(store, key)
 for activations, same in (("f32", want), ("bf16", rounded)):
     computed = 0
     for _ in range(20):  # a machine that is busy may find reading sooner, or the answer late
@@ -64,13 +44,12 @@ stats = peer.end()
 check("the server saw no wrong message", (stats["bad"], stats["failed"], stats["refused"]) == (0, 0, 0), stats)
 
 for name, number in (("stopped", signal.SIGSTOP), ("killed", signal.SIGKILL)):
-    peer = Peer(store)
+    peer = Peer(store, key)
     runs = start(peer.port, name)
     wait_until(lambda: runs.poll() is not None or os.stat(scratch(name)).st_size > 100000 if os.path.exists(scratch(name)) else False)
     peer.process.send_signal(number)
     check(f"{name} in the middle: the logits have the same bits", end(runs, name)[1] == want)
-    peer.process.kill()
-    peer.process.wait()
+    peer.kill()
 
 with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts and says nothing
     process = start(silent.getsockname()[1], "silent")
@@ -78,7 +57,7 @@ with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts and says nothi
     check("a port that says nothing: the same bits", process.returncode == 0 and open(scratch("silent"), "rb").read() == want, error)
     check("it is said that no peer answered", "no peer answered" in error and "the same key" in error, error)
 
-peer = Peer(store)
+peer = Peer(store, key)
 for what in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(4000), os.urandom(70000)):
     with socket.create_connection(("127.0.0.1", peer.port)) as caller:
         caller.sendall(what)
@@ -107,7 +86,7 @@ check("a checkpoint in place is refused by name, with the way out", refused.retu
 
 need_fuse()
 mount = Mount(store)
-peer = Peer(mount.path)
+peer = Peer(mount.path, key)
 said, got = ran(peer.port, "of a mount")
 check("a peer of a mount: the logits have the same bits", got == want)
 said, got = end(subprocess.Popen([RUNMOE, mount.path, "-p", PROMPT, "-n", "60", "--batch", "2", "--logits", scratch("mounted"),

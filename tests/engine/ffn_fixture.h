@@ -222,21 +222,26 @@ static inline void add_swiglu(struct checkpoint *c, int dtype)
     add_each(c, dtype, HIDDEN, INNER, "model.layers.0.mlp.experts.", ".down_proj.weight");
 }
 
-/* The store of `model`, with a client and a team. */
+/* The store of a checkpoint, with a client and a team. */
 struct served {
     struct efs *fs;
     struct efs_client *client;
     struct efs_team *team;
 };
 
-static inline struct served serve(enum efs_codec_choice codec, unsigned threads)
+static inline struct served serve_of(const struct checkpoint *c, enum efs_codec_choice codec, unsigned threads)
 {
     struct served s;
-    pack(&model, codec);
-    s.fs = open_store(&model, 128 * MIB);
+    pack(c, codec);
+    s.fs = open_store(c, 128 * MIB);
     assert_int_equal(efs_client_new(s.fs, &s.client, NULL), 0);
     assert_int_equal(efs_team_new(threads, &s.team), 0);
     return s;
+}
+
+static inline struct served serve(enum efs_codec_choice codec, unsigned threads)
+{
+    return serve_of(&model, codec, threads);
 }
 
 static inline void serve_end(struct served *s)

@@ -3,74 +3,16 @@
  * Mixtures of which a peer computes some experts: the bits are those of a run without peers, for wrong answers and for
  * a peer that ends at any time; a server survives every message. Measured times are set by the tests.
  */
-#include "ffn_fixture.h"
-
-#include "deadline.h"
-#include "matvec.h"
-#include "peer_address.h"
-#include "peer_ops.h"
-#include "peers.h"
-
-#include <poll.h>
-#include <pthread.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-static char key_path[320];
-
-static void write_key(const char *path, const char *digits, mode_t mode)
-{
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file, "%s\n", digits);
-    fclose(file);
-    assert_int_equal(chmod(path, mode), 0);
-}
-
-#define KEY "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
-
-/* A caller with nothing in memory, whose measured times send every expert to the peer at once. */
-struct caller {
-    struct served s;
-    struct efs_peers *peers;
-};
-
-static struct efs_peer_stats stats_of(const struct caller *c)
-{
-    struct efs_peer_stats stats;
-    efs_client_peer_stats(c->s.client, &stats);
-    return stats;
-}
+#include "peer_fixture.h"
 
 static struct caller call(unsigned port, const char *key)
 {
-    struct caller c = {.s = {.fs = open_store(&model, 128 * MIB)}};
-    struct efs_error err = {""};
-    const struct efs_peer_ops *ops;
-    char address[40];
-    snprintf(address, sizeof(address), "127.0.0.1:%u", port);
-    assert_int_equal(efs_client_new(c.s.fs, &c.s.client, NULL), 0);
-    assert_int_equal(efs_team_new(2, &c.s.team), 0);
-    if (efs_client_peers(c.s.client, address, key, &err) < 0)
-        fail_msg("%s", err.text);
-    c.peers = efs_client_peers_of(c.s.client, &ops);
-    return c;
+    return call_of(&model, port, key);
 }
 
-static void prefer_peer(const struct caller *c, double seconds)
+static struct host serve_peers(const char *key)
 {
-    pthread_mutex_lock(&c->peers->lock);
-    c->peers->read_s = 1000;
-    c->peers->peer[0].measured.seconds = seconds;
-    c->peers->peer[0].used_ns = efs_now_ns();
-    pthread_mutex_unlock(&c->peers->lock);
-}
-
-static void wait_ready(const struct caller *c)
-{
-    while (stats_of(c).ready == 0)
-        poll(NULL, 0, 2);
+    return serve_peers_of(&model, key);
 }
 
 /* One mixture of the caller, which must have the bits of a run without peers. */
@@ -95,33 +37,6 @@ static uint32_t pairs_of(uint32_t tokens)
         for (uint32_t t = 0; t < tokens; t++)
             pairs += chosen(e, t, tokens);
     return pairs;
-}
-
-struct host {
-    struct served s;
-    struct efs_peer_server *server;
-};
-
-static struct host serve_peers(const char *key)
-{
-    struct host h = {.s = serve(EFS_CHOOSE_CASCADE, 1)};
-    struct efs_error err = {""};
-    if (efs_peer_serve(h.s.client, "127.0.0.1:0", key, 2, &h.server, &err) < 0)
-        fail_msg("%s", err.text);
-    return h;
-}
-
-static struct efs_peer_server_stats served_by(const struct host *h)
-{
-    struct efs_peer_server_stats stats;
-    efs_peer_server_stats(h->server, &stats);
-    return stats;
-}
-
-static void host_end(struct host *h)
-{
-    efs_peer_server_end(h->server);
-    serve_end(&h->s);
 }
 
 /* ---- right answers ---- */
@@ -233,89 +148,15 @@ TEST(test_server_ends)
     serve_end(&c.s);
 }
 
-enum lie { NOT_FINITE, OTHER_NUMBER, SHORT, LONG, ERROR, LATE, CLOSED, OTHER_KIND, OTHER_HIDDEN, NO_LIE };
-
-struct liar {
-    int listener;
-    enum lie lie;
-    uint64_t hash;
-};
-
-static void lie_about(struct efs_tls *tls, const struct efs_wire_work *work, enum lie lie)
+static void same_bits_of_three(const struct caller *c)
 {
-    const size_t bytes = efs_wire_answer_bytes(EXPERTS, work->pairs, work->hidden);
-    uint8_t *body = calloc(1, bytes);
-    const struct efs_wire_answer a = {.id = work->id + (lie == OTHER_NUMBER),
-                                      .error = lie == ERROR ? ENOENT : 0,
-                                      .layer_experts = EXPERTS,
-                                      .pairs = work->pairs,
-                                      .hidden = work->hidden - (lie == OTHER_HIDDEN)};
-    struct efs_wire_head head = {lie == OTHER_KIND ? EFS_WIRE_WELCOME : EFS_WIRE_ANSWER,
-                                 (uint32_t)(lie == ERROR  ? sizeof(a)
-                                            : lie == LONG ? UINT32_MAX
-                                                          : bytes)};
-    const uint32_t nan = 0x7fc00000;
-    assert_non_null(body);
-    memcpy(body, &a, sizeof(a));
-    if (lie == NOT_FINITE)
-        memcpy(body + bytes - 4, &nan, 4);
-    efs_tls_send(tls, &head, sizeof(head), NULL);
-    efs_tls_send(tls, body, lie == SHORT ? bytes - 4 : head.bytes < bytes ? head.bytes : bytes, NULL);
-    free(body);
-}
-
-static void *liar_thread(void *arg)
-{
-    struct liar *liar = arg;
-    struct {
-        struct efs_wire_head head;
-        struct efs_wire_hello hello;
-    } hello, welcome = {{EFS_WIRE_WELCOME, sizeof(welcome.hello)}, {.version = EFS_WIRE_VERSION, .store = liar->hash}};
-    struct efs_wire_head head;
-    struct efs_peer_key key;
-    struct efs_tls *tls;
-    struct efs_wire_work work;
-    struct pollfd fd = {.fd = liar->listener, .events = POLLIN};
-    poll(&fd, 1, -1);
-    int connection = accept4(liar->listener, NULL, NULL, SOCK_NONBLOCK);
-    assert_int_equal(efs_peer_key_read(key_path, &key, NULL), 0);
-    assert_int_equal(efs_tls_new(connection, true, &key, NULL, &tls, NULL), 0);
-    assert_int_equal(efs_tls_receive(tls, &hello, sizeof(hello), NULL), 0);
-    assert_int_equal(efs_tls_send(tls, &welcome, sizeof(welcome), NULL), 0);
-    assert_int_equal(efs_tls_receive(tls, &head, sizeof(head), NULL), 0);
-    void *body = malloc(head.bytes);
-    assert_int_equal(efs_tls_receive(tls, body, head.bytes, NULL), 0);
-    assert_int_equal(efs_wire_take_request(body, head.bytes, &work), 0);
-    if (liar->lie != LATE && liar->lie != CLOSED)
-        lie_about(tls, &work, liar->lie);
-    if (liar->lie != CLOSED) /* until the caller has given it up */
-        efs_tls_receive(tls, &head, sizeof(head), NULL);
-    free(body);
-    efs_tls_free(tls);
-    close(connection);
-    return NULL;
+    same_bits(c, EFS_ACTIVATION_F32, 3);
 }
 
 /* A peer that has the key and answers wrongly, too late or not at all: its experts are read. */
 TEST(test_lies)
 {
-    pack(&model, EFS_CHOOSE_CASCADE);
-    for (enum lie lie = NOT_FINITE; lie < NO_LIE; lie++) {
-        struct liar liar = {.lie = lie};
-        pthread_t thread;
-        assert_int_equal(efs_peer_listen("127.0.0.1:0", &liar.listener, NULL), 0);
-        struct caller c = call(efs_peer_port(liar.listener), key_path);
-        liar.hash = c.peers->hello.store;
-        assert_int_equal(pthread_create(&thread, NULL, liar_thread, &liar), 0);
-        wait_ready(&c);
-        prefer_peer(&c, lie == LATE || lie == SHORT ? 0.001 : 100);
-        same_bits(&c, EFS_ACTIVATION_F32, 3);
-        if (stats_of(&c).failed != 1 || stats_of(&c).remote != 0 || stats_of(&c).ready != (lie == ERROR))
-            fail_msg("lie %d: %llu failed", (int)lie, (unsigned long long)stats_of(&c).failed);
-        serve_end(&c.s);
-        pthread_join(thread, NULL);
-        close(liar.listener);
-    }
+    lies(&model, same_bits_of_three);
 }
 
 /* ---- faults of callers ---- */
@@ -391,16 +232,16 @@ TEST(test_wrong_messages)
         assert_int_equal(efs_tls_receive(tls, &welcome, sizeof(welcome), NULL), 0);
         const uint32_t token = 0;
         const struct efs_wire_expert expert = {1, 1};
-        struct efs_wire_request r = {.id = 5, .experts = 1, .tokens = 1, .hidden = HIDDEN, .pairs = 1};
+        struct efs_wire_request r = {.id = 5, .experts = 1, .tokens = 1, .hidden = HIDDEN, .pairs = 1, .rows = HIDDEN};
         uint8_t body[4096] = {0};
-        struct efs_wire_head head = {EFS_WIRE_REQUEST,
-                                     (uint32_t)efs_wire_request_bytes(1, 1, HIDDEN, 1, EFS_ACTIVATION_F32)};
+        struct efs_wire_head head = {EFS_WIRE_REQUEST, (uint32_t)efs_wire_request_bytes(&r)};
         memcpy(body + sizeof(r), &expert, sizeof(expert));
         memcpy(body + sizeof(r) + sizeof(expert), &token, sizeof(token));
-        uint32_t *const fields[] = {&r.experts, &r.tokens, &r.hidden, &r.pairs, &r.activation, &head.kind, &head.bytes};
-        uint32_t *field = fields[i % 7];
+        uint32_t *const fields[] = {&r.experts,    &r.tokens, &r.hidden,  &r.pairs,
+                                    &r.activation, &r.rows,   &head.kind, &head.bytes};
+        uint32_t *field = fields[i % 8];
         const uint32_t right = *field;
-        *field = i < 7 ? UINT32_MAX : i < 14 ? (uint32_t)(right == 0) + 3 : (uint32_t)fixture_random(&random);
+        *field = i < 8 ? UINT32_MAX : i < 16 ? (uint32_t)(right == 0) + 3 : (uint32_t)fixture_random(&random);
         memcpy(body, &r, sizeof(r));
         efs_tls_send(tls, &head, sizeof(head), NULL);
         efs_tls_send(tls, body, head.bytes < sizeof(body) ? head.bytes : sizeof(body), NULL);
@@ -480,14 +321,6 @@ TEST(test_choice)
     assert_int_equal(e[0].peer, EFS_CHOOSE_HERE);
     assert_int_equal(e[1].peer, 0);
     assert_int_equal(e[2].peer, EFS_CHOOSE_HERE);
-}
-
-static int setup_peer(void **state)
-{
-    int rc = setup(state);
-    snprintf(key_path, sizeof(key_path), "%s/key", model.fixture.directory);
-    write_key(key_path, KEY, 0600);
-    return rc;
 }
 
 TEST_MAIN(setup_peer, teardown)

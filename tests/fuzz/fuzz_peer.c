@@ -13,13 +13,17 @@ static void request(const void *body, size_t bytes)
     struct efs_wire_work work;
     if (efs_wire_take_request(body, bytes, &work) < 0)
         return;
+    const struct efs_wire_request *r = &work.head;
     uint64_t pairs = 0;
-    for (uint32_t e = 0; e < work.experts; e++)
+    for (uint32_t e = 0; e < r->experts; e++)
         for (uint32_t t = 0; t < work.expert[e].count; t++, pairs++)
-            CHECK(work.token[pairs] < work.tokens);
-    CHECK(pairs == work.pairs && strlen(work.stack) < sizeof(work.stack));
-    const uint8_t *end =
-        (const uint8_t *)work.x + (size_t)work.tokens * work.hidden * efs_wire_number_bytes(work.activation);
+            CHECK(work.token[pairs] < r->tokens);
+    CHECK(pairs == r->pairs && strlen(r->stack) < sizeof(r->stack) && strlen(r->hidden_act) < sizeof(r->hidden_act));
+    for (unsigned m = 0; m < EFS_WIRE_MATRICES; m++)
+        CHECK(strlen(r->matrix[m]) < sizeof(r->matrix[m]));
+    CHECK(r->matrix[0][0] || r->rows == r->hidden);
+    CHECK(efs_wire_answer_bytes(EFS_WIRE_LAYER, r->pairs, r->rows) > 0);
+    const uint8_t *end = (const uint8_t *)work.x + (size_t)r->tokens * r->hidden * efs_wire_number_bytes(r);
     CHECK(end == (const uint8_t *)body + bytes);
 }
 

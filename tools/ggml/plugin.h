@@ -157,6 +157,8 @@ bool efsg_source_has_layer(struct efsg_source *source, uint32_t layer); /* false
  */
 void efsg_source_computes(struct efsg_source *source, uint64_t disk_bytes);
 
+/* The source's client if it has peers; else NULL. */
+struct efs_client *efsg_source_peers(struct efsg_source *source);
 /* The source's client if prefetch is on; else NULL. */
 struct efs_client *efsg_source_prefetch_client(struct efsg_source *source);
 
@@ -301,7 +303,7 @@ struct efsg_kept {
 };
 struct efsg_buffers {
     struct efsg_device *device;
-    struct efsg_memory lists, vectors, rows;
+    struct efsg_memory lists, vectors, rows, away;
     struct efsg_kept kept, ahead; /* of gate and up, for down; of the next layer */
     struct efsg_thread_buffers {
         struct efsg_memory scratch, out, inputs, graph;

@@ -110,6 +110,10 @@ static errint_t products_begin(struct products *p, struct efsg_buffers *room)
 {
     const struct efsg_weight *w = p->weights[0];
     p->room = room;
+    if (p->chosen_count == 0) { /* peers compute all */
+        efsg_kept_release(&room->kept);
+        return 0;
+    }
     p->keep = w->first && efsg_buffers_alone(room) && p->chosen_count <= efsg_source_room(w->source, 3, 4);
     p->request = efsg_kept_take(&room->kept, p);
     if (p->request) {
@@ -222,11 +226,11 @@ void efsg_products_hint(const struct products *p, struct efsg_hints *hints)
 {
     const struct ggml_tensor *ids = p->nodes[0]->src[2], *x = p->nodes[0]->src[1];
     uint32_t chosen[EFS_ROUTING_EXPERTS];
-    if (!hints || !p->weights[0]->first || !efsg_one_vector(p) || p->chosen_count > EFS_ROUTING_EXPERTS)
+    if (!hints || !p->weights[0]->first || !efsg_one_vector(p) || p->all > EFS_ROUTING_EXPERTS)
         return;
-    for (uint32_t s = 0; s < p->chosen_count; s++) /* one_vector: each expert once */
+    for (uint32_t s = 0; s < p->all; s++) /* one_vector: each expert once */
         chosen[s] = (uint32_t)efsg_id_at(ids, s, 0);
-    efsg_hints_submit(hints, p->weights[0], x->data, chosen, p->chosen_count);
+    efsg_hints_submit(hints, p->weights[0], x->data, chosen, p->all);
 }
 
 static void prepare(struct products *p, uint32_t piece, struct efsg_thread_buffers *own)
@@ -257,6 +261,23 @@ static void products_run(struct products *p, struct efsg_buffers *room, struct e
         while (products_next_block(p, &block))
             multiply(p, &block, own);
     }
+}
+
+/* Computes the products of the chosen experts. */
+static errint_t products_compute(struct products *p, struct efsg_buffers *room, struct efsg_hints *hints,
+                                 uint32_t pieces, unsigned threads)
+{
+    errint_t rc = products_begin(p, room);
+    if (rc == 0) {
+        products_run(p, room, hints, pieces, threads);
+        rc = p->error;
+    }
+    if (rc == 0 && p->keep)
+        efsg_kept_put(&room->kept, p);
+    else
+        efs_client_release(p->request);
+    p->request = NULL;
+    return rc;
 }
 
 const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op)
@@ -294,15 +315,14 @@ enum ggml_status efsg_products(struct efsg_buffers *room, struct efsg_hints *hin
     if (rc >= 0)
         rc = efsg_buffers_threads(room, (unsigned)threads);
     if (rc == 0)
-        rc = products_begin(&p, room);
-    if (rc == 0) {
-        products_run(&p, room, hints, (uint32_t)pieces, (unsigned)threads);
-        rc = p.error;
+        efsg_peers_begin(&p, room);
+    if (rc == 0)
+        rc = products_compute(&p, room, hints, (uint32_t)pieces, (unsigned)threads);
+    efsg_peers_end(&p, rc);
+    if (rc == 0 && p.away.count > 0 && p.chosen_count > 0) { /* the inputs are prepared */
+        efsg_kept_release(&room->kept);
+        rc = products_compute(&p, room, NULL, 0, (unsigned)threads);
     }
-    if (rc == 0 && p.keep)
-        efsg_kept_put(&room->kept, &p);
-    else
-        efs_client_release(p.request);
     if (rc == 0)
         return GGML_STATUS_SUCCESS;
     efsg_log(GGML_LOG_LEVEL_ERROR, "%s: %s", nodes[0]->name, p.err.text[0] ? p.err.text : strerror(-rc));

@@ -32,6 +32,14 @@ struct chosen {
     uint32_t left; /* blocks not done */
 };
 
+/* product_peers.c: the experts of a call that are sent to peers. */
+struct products_away {
+    struct efs_peer_call *call; /* NULL: no peers */
+    struct chosen *chosen;      /* [count] */
+    uint32_t *number;           /* [count]: index in the call */
+    uint32_t count;
+};
+
 struct products {
     struct ggml_tensor *const *nodes;
     const struct efsg_weight *weights[PRODUCTS_MAX];
@@ -44,10 +52,12 @@ struct products {
     uint32_t portion_count;
     struct chosen *chosen;
     struct efs_need *needs;
-    uint32_t chosen_count;
-    uint8_t *vectors;    /* host: the input rows, converted */
-    size_t vector_bytes; /* host: from one to the next */
-    size_t row_bytes;    /* host: of one */
+    uint32_t chosen_count;     /* of chosen and needs: those that this process computes now */
+    uint32_t all;              /* experts that tokens chose */
+    struct products_away away; /* those that peers compute */
+    uint8_t *vectors;          /* host: the input rows, converted */
+    size_t vector_bytes;       /* host: from one to the next */
+    size_t row_bytes;          /* host: of one */
     struct efs_client_request *request;
     struct efsg_buffers *room; /* of the backend */
     bool hold; /* experts are released together: all were in memory, and no other expert is read meanwhile */
@@ -102,6 +112,13 @@ struct efs_client_request *efsg_kept_take(struct efsg_kept *kept, struct product
 /* Requests at most `count` experts of the layer after the weight's. Whether it has. Not for a mount, and not for the
  * last layer, which llama.cpp computes only for the last token of a prompt. Does not block. */
 bool efsg_kept_read_ahead(struct efsg_kept *ahead, const struct efsg_weight *w, uint32_t count);
+
+/* product_peers.c. Sends inputs of some experts to the source's peers, and removes these experts from chosen. A failure
+ * means that none were sent. */
+void efsg_peers_begin(struct products *p, struct efsg_buffers *room);
+/* Waits for the answers and writes their results; then chosen has the experts that no peer has computed. rc: of the
+ * products here. Blocks. */
+void efsg_peers_end(struct products *p, errint_t rc);
 
 /* The expert that a token chose in a slot. */
 int32_t efsg_id_at(const struct ggml_tensor *ids, size_t slot, size_t token);

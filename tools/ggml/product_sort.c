@@ -43,6 +43,7 @@ void efsg_buffers_free(struct efsg_buffers *room)
     free(room->lists.at);
     free(room->vectors.at);
     free(room->rows.at);
+    free(room->away.at);
 }
 
 errint_t efsg_buffers_threads(struct efsg_buffers *room, unsigned threads)
@@ -128,11 +129,12 @@ errint_t efsg_sort_choices(struct products *p, struct efsg_buffers *room)
     for (size_t t = 0; t < tokens; t++)
         for (size_t s = 0; s < slots; s++)
             p->places[p->counts[efsg_id_at(ids, s, t)]++] = (struct place){(uint32_t)s, (uint32_t)t};
+    p->all = p->chosen_count;
     return 0;
 }
 
 bool efsg_one_vector(const struct products *p)
 {
     const struct ggml_tensor *ids = p->nodes[0]->src[2];
-    return p->nodes[0]->src[1]->ne[1] == 1 && ids->ne[1] == 1 && p->chosen_count == ids->ne[0];
+    return p->nodes[0]->src[1]->ne[1] == 1 && ids->ne[1] == 1 && p->all == ids->ne[0];
 }

@@ -3,6 +3,7 @@
 #include "plugin.h"
 
 #include "expertfs-clock-private.h"
+#include "expertfs-peer.h"
 #include "expertfs-private.h"
 #include "expertfs-stats.h"
 
@@ -33,6 +34,7 @@ struct efsg_source {
     struct efsg_places *served_places;
     unsigned refs;
     bool hinted;              /* prefetch is on */
+    bool peers;               /* EXPERTFS_PEERS names some */
     uint64_t expert_bytes;    /* mean decoded size of an expert; 0: a mount */
     _Atomic int64_t pools_ns; /* time when pools_bytes was read; 0: never */
     _Atomic uint64_t pools_bytes;
@@ -104,6 +106,39 @@ static bool source_prefetches(struct efsg_source *source, const char *setting)
 struct efs_client *efsg_source_prefetch_client(struct efsg_source *source)
 {
     return source->hinted ? source->client : NULL;
+}
+
+/* ---- peers ---- */
+
+struct efs_client *efsg_source_peers(struct efsg_source *source)
+{
+    return source->peers ? source->client : NULL;
+}
+
+/* Connects to the servers of EXPERTFS_PEERS in the background. */
+static void source_open_peers(struct efsg_source *source)
+{
+    const char *peers = getenv("EXPERTFS_PEERS"), *key = getenv("EXPERTFS_PEER_KEY");
+    struct efs_error err = {""};
+    if (!peers || !*peers)
+        return;
+    if (!key || !*key)
+        efs_fail(&err, -EINVAL, "EXPERTFS_PEER_KEY names no file with their key");
+    source->peers = key && *key && efs_client_peers(source->client, peers, key, &err) == 0;
+    if (!source->peers)
+        efsg_log(GGML_LOG_LEVEL_WARN, "EXPERTFS_PEERS=%s: %s; going on without peers", peers, err.text);
+}
+
+static void source_close_peers(struct efsg_source *source)
+{
+    struct efs_peer_stats stats;
+    if (!source->peers)
+        return;
+    efs_client_peer_stats(source->client, &stats);
+    efsg_log(stats.remote || stats.ready ? GGML_LOG_LEVEL_INFO : GGML_LOG_LEVEL_WARN,
+             "%u of %u peers connected: they computed %llu products, this machine %llu; %llu requests failed",
+             stats.ready, stats.peers, (unsigned long long)stats.remote, (unsigned long long)stats.local,
+             (unsigned long long)stats.failed);
 }
 
 /* ---- experts on a device ---- */
@@ -213,6 +248,7 @@ static struct efsg_source *source_open(const char *path, uint64_t device)
     if (!fs)
         source_open_served(source);
     source->hinted = source_prefetches(source, options.prefetch);
+    source_open_peers(source);
     source_find_expert_bytes(source);
     atomic_init(&source->disk_bytes, UINT64_MAX);
     if (fs && !budget)
@@ -288,6 +324,7 @@ void efsg_source_put(struct efsg_source *source)
     if (source->offload)
         source->offload_free(source->offload);
     free(source->weights);
+    source_close_peers(source);
     efs_client_close(source->client);
     efsg_places_free(source->places);
     efsg_places_free(source->served_places);
