@@ -133,28 +133,8 @@ kinds = {row[0] for row in rows[1:]}
 check("sched: what was read and decoded, each ends after it began", {"read_e", "read_sm"} <= kinds <=
       {"read_e", "read_sm", "decode"} and all(len(row) == 7 and int(row[4]) <= int(row[5]) for row in rows[1:]), rows[:4])
 
-print("-- metrics")
-lines = mount.control("metrics").splitlines()
-families, problems, order = {}, [], []
-for line in lines:
-    if match := re.fullmatch(r"# (TYPE|HELP) ([a-z_0-9]+) (.+)", line):
-        what, family, value = match.groups()
-        if what == "TYPE" and value not in ("counter", "gauge"):
-            problems.append(line)
-        families.setdefault(family, {})[what] = value
-        order.append(family)
-    elif match := re.fullmatch(r'([a-z_0-9]+)\{[a-z_]+="(?:[^"\\\n]|\\.)*"(?:,[a-z_]+="(?:[^"\\\n]|\\.)*")*\} '
-                               r"([0-9]+(?:\.[0-9]+)?)", line):
-        if match.group(1) != (order[-1] if order else ""):
-            problems.append(f"{line} below {order[-1:]}")
-    else:
-        problems.append(line)
-for family, facts in families.items():
-    if facts.keys() != {"HELP", "TYPE"} or family.endswith("_total") != (facts["TYPE"] == "counter") or order.count(family) != 2:
-        problems.append(f"{family}: {facts}")
-check(f"{len(families)} families in Prometheus' text format", not problems and len(families) > 40, problems[:5])
-samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-samples = {re.sub(r"\{mount=.*\}", "", name): value for name, value in samples.items()}
+print("-- metrics")  # expertfs-proc(5) and its families: man/test_proc; Prometheus' own programs: test_metrics
+samples = dict(re.sub(r"\{mount=.*\}", "", line).rsplit(" ", 1) for line in mount.control("metrics").splitlines() if line[0] != "#")
 check("their values are those of stat", int(samples["expertfs_read_bytes_total"]) == after["read_bytes"] and
       "expertfs_disk_seconds_total" in samples and "expertfs_fuse_reply_bytes_total" in samples, samples)
 
@@ -166,7 +146,7 @@ except ImportError:
 if parse:
     parsed = list(parse(mount.control("metrics")))
     kinds = {family.name: family.type for family in parsed}
-    check(f"a scraper's parser reads {len(parsed)} families", len(parsed) == len(families) and
+    check(f"a scraper's parser reads {len(parsed)} families", len(parsed) > 40 and
           kinds["expertfs_read_bytes"] == "counter" and kinds["expertfs_budget_bytes"] == "gauge", kinds)
     check("each with its help, and the mount", all(family.documentation and all(
           sample.labels["mount"] == mount.path for sample in family.samples) for family in parsed))

@@ -228,7 +228,7 @@ for arguments, status, says in (
         (["profile", mount.path], 1, f"its store is {store}"),
         (["unpack", mount.path, scratch("copy")], 1, f"its store is {store}"),
         (["profile", SCRATCH], 1, "without weights"),
-        (["get", store], 1, "a store is mounted first"), (["estimate", mount.path], 2, "`expertctl info"),
+        (["get", store], 1, "a store is mounted first"),
         (["status", SCRATCH], 1, "not in a mount"), (["set"], 2, "PATH is needed"), (["set", mount.path], 2, "NAME=VALUE... is needed"),
         (["top", mount.path], 2, "`expertctl status -w"),
         (["set", "policy=lru", mount.path], 2, "the mount comes first"),

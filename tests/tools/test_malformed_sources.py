@@ -118,7 +118,7 @@ def files_that_are_not_understood():
                *(["--any"] if name.startswith("._") else []), experts=0, notes=[(name, why, plain)])
     packed("all of them", folder("odd", {"model.safetensors": good} | {name: data for name, (data, _) in odd.items()}),
            experts=4, notes=[(name, why, plain) for name, (_, why) in odd.items()])
-    # A safetensors file without a readable header, in a folder with others that have one, is a part of the model
+    # A safetensors file without a readable header, in a folder of files with headers, is a part of the model
     for name, data, why in (("long.safetensors", struct.pack("<Q", 100000001) + b"{", "100000000 are the most"),
                             ("torch.safetensors", b"PK\3\4" + bytes(60), "header"),
                             ("json.safetensors", struct.pack("<Q", 6) + b"{1: 2}" + bytes(64), "JSON at offset")):
@@ -331,32 +331,6 @@ def holes():
     punch(f"{source}/a.gguf", (1 << 20) + 8192, 1 << 20)
     punch(f"{source}/b.bin", 0, 1 << 20)
     packed("a hole between tensors", source, experts=128)
-
-
-def json_of_python():
-    """Indexes in the JSON that Python's json module writes and reads."""
-    config = json.dumps({"num_hidden_layers": 2})
-    odd = {
-        "NaN": '{"a": NaN, ' + config[1:],
-        "Infinity": '{"time_step_limit": [0.0, Infinity], "b": -Infinity, ' + config[1:],  # Nemotron-H
-        "a byte order mark": b"\xef\xbb\xbf" + config.encode(),
-        "a key twice": '{"hidden_size": 7, "num_experts_per_tok": 77, ' + config[1:],
-        "a large integer": '{"model_max_length": 1000000000000000019884624838656, ' + config[1:],  # from tokenizers
-        "a large real": '{"a": 1e999, ' + config[1:],
-        "U+0000": '{"a": "\\u0000", ' + config[1:],
-        "U+0000 in a name": '{"a\\u0000": 1, ' + config[1:],
-        "half a surrogate pair": '{"a": "\\ud800", ' + config[1:],
-        "a pair around a letter": '{"\\ud83d\\u0435\\udeac": 1, ' + config[1:],  # rapidjson 1749
-        "an integer of 500 digits": '{"a": ' + "7" * 500 + ", " + config[1:],
-    }
-    for what, words in odd.items():
-        check(f"JSON with {what}: Python reads it", json.loads(words))
-        # The index of a checkpoint with one part missing
-        index = '{"weight_map": {"x": "gone.safetensors"}}'
-        whole = words if isinstance(words, bytes) else words.encode()
-        whole = whole.rstrip()[:-1] + b", " + index[1:].encode()
-        refused(f"an index with {what}", folder(f"index {what}", {
-            "model.safetensors": safetensors(EXPERTS), "model.safetensors.index.json": whole}), "gone.safetensors is missing")
 
 
 def indexes():
@@ -612,7 +586,6 @@ quantised_experts()
 parts_by_their_names()
 parts_by_their_metadata()
 several_models()
-json_of_python()
 downloads_that_broke()
 downloads_that_did_not_end()
 folders_that_are_no_part()

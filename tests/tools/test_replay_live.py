@@ -94,8 +94,7 @@ else:
 
 print("-- what cannot be")
 for words, arguments in (("--peer needs --raw", ("--peer", "mmap")), ("one --budget", (*library, "--budget", "40M,80M")),
-                         ("runs of their own", (*library, *mapped)), ("of the simulator", (*library, "--store", store)),
-                         ("no --simulate any more", ("--simulate", "--store", store))):
+                         ("runs of their own", (*library, *mapped)), ("of the simulator", (*library, "--store", store))):
     said = replay(*arguments, status=2)
     check(f"says {words}", words in said, said)
 os.makedirs(scratch("empty"))
