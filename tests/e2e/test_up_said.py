@@ -32,6 +32,18 @@ for name, value, words in (("BUDGET", "abc", "EXPERTFS_BUDGET=abc is no size; on
     result = ctl("up", model, "--", "echo", "started", "{}", **{"EXPERTFS_" + name: value})
     check(f"EXPERTFS_{name}={value}: exit 125, the program is not started", result.returncode == 125 and words in result.stderr and
           "started" not in result.stdout, result)
+for value in ("CPU", "CUDA0,CUDA1", "CUDA 0", "CUDA0\n", "\u00c7UDA0"):
+    for arguments, variables in ((["--device", value], {}), ([], {"EXPERTFS_DEVICE": value})):
+        result = ctl("up", *arguments, model, "--", "echo", "started", "{}", **variables)
+        check(f"device {value!r} {variables}: exit 125, one line, the program is not started", result.returncode == 125 and
+              "EXPERTFS_DEVICE=" in result.stderr and len(result.stderr.splitlines()) == 1 and not result.stdout, result)
+says("a device without a name", 2, "--device: a name is missing", "--device", "", model, "--", "true")
+for variable, words in (("BUDGET=much", "EXPERTFS_DEVICE_BUDGET=much is no size"), ("SHARE=maybe", "EXPERTFS_DEVICE_SHARE=maybe is neither on nor off")):
+    name, value = variable.split("=")
+    result = ctl("up", "--device", "CUDA0", model, "--", "echo", "started", "{}", **{"EXPERTFS_DEVICE_" + name: value})
+    check(f"EXPERTFS_DEVICE_{variable}: exit 125", result.returncode == 125 and words in result.stderr and "started" not in result.stdout, result)
+    result = ctl("up", "--device", "none", scratch("nothing"), "--", "true", **{"EXPERTFS_DEVICE_" + name: value})
+    check(f"EXPERTFS_DEVICE_{variable} without a device is not looked at", result.returncode == 125 and words not in result.stderr, result)
 check("nothing is packed", not os.path.exists(DATA) or not os.listdir(DATA))
 
 print("-- options of a model that is mounted")

@@ -26,13 +26,22 @@ static bool cache_folder(char *path, size_t room)
     return (size_t)bytes < room && ctl_make_folders(path, &made, &ignored) == 0;
 }
 
+/* Whether options of a mount, joined by commas, have `local`. */
+static bool has_local(const char *options)
+{
+    for (const char *at = options; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (strncmp(at, "local=", 6) == 0)
+            return true;
+    return false;
+}
+
 void ctl_local_copy(const char *options, char *text, size_t room)
 {
     char folder[3000], size[16];
     struct statvfs disk;
     *text = '\0';
-    if ((options && strstr(options, "local=")) || !cache_folder(folder, sizeof(folder)) || folder[0] != '/' ||
-        strpbrk(folder, ",\\") || statvfs(folder, &disk) < 0)
+    if (has_local(options) || !cache_folder(folder, sizeof(folder)) || folder[0] != '/' || strpbrk(folder, ",\\") ||
+        statvfs(folder, &disk) < 0)
         return;
     const uint64_t bytes = (uint64_t)disk.f_bavail * disk.f_frsize / 2;
     if (bytes < LEAST_BYTES)

@@ -8,14 +8,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* EXPERTFS_BUDGET in bytes; 0: not set, empty or auto. */
-static errint_t budget_read(uint64_t *bytes, struct efs_error *err)
+/* A variable in bytes; 0: not set, empty or auto. */
+static errint_t size_read(const char *name, uint64_t *bytes, struct efs_error *err)
 {
-    const char *budget = getenv("EXPERTFS_BUDGET");
+    const char *size = getenv(name);
     *bytes = 0;
-    if (!budget || !*budget || strcmp(budget, "auto") == 0 || (efs_parse_size(budget, bytes) == 0 && *bytes > 0))
+    if (!size || !*size || strcmp(size, "auto") == 0 || (efs_parse_size(size, bytes) == 0 && *bytes > 0))
         return 0;
-    return efs_fail(err, -EINVAL, "EXPERTFS_BUDGET=%s is no size; one is written 8G, 512M, auto", budget);
+    return efs_fail(err, -EINVAL, "%s=%s is no size; one is written 8G, 512M, auto", name, size);
+}
+
+/* EXPERTFS_DEVICE and, if it names a device, the settings of its slots. */
+static errint_t device_check(struct efs_error *err)
+{
+    const char *device = getenv("EXPERTFS_DEVICE"), *share = getenv("EXPERTFS_DEVICE_SHARE");
+    uint64_t bytes;
+    if (!device || !*device || strcmp(device, "none") == 0)
+        return 0;
+    if (strcmp(device, "CPU") == 0)
+        return efs_fail(err, -EINVAL, "EXPERTFS_DEVICE=CPU: the processor is no device");
+    for (const char *c = device; *c; c++)
+        if (*c <= ' ' || *c > '~' || *c == ',')
+            return efs_fail(err, -EINVAL, "EXPERTFS_DEVICE=%s: is no name of one device; one is written CUDA0, auto",
+                            device);
+    if (share && *share && strcmp(share, "on") != 0 && strcmp(share, "off") != 0)
+        return efs_fail(err, -EINVAL, "EXPERTFS_DEVICE_SHARE=%s is neither on nor off", share);
+    return size_read("EXPERTFS_DEVICE_BUDGET", &bytes, err);
 }
 
 errint_t ctl_run_values_check(struct efs_error *err)
@@ -23,11 +41,11 @@ errint_t ctl_run_values_check(struct efs_error *err)
     const char *prefetch = getenv("EXPERTFS_PREFETCH");
     struct efs_error why = {""};
     uint64_t bytes;
-    errint_t rc = budget_read(&bytes, err);
+    errint_t rc = size_read("EXPERTFS_BUDGET", &bytes, err);
     if (rc == 0 && prefetch && *prefetch &&
         (rc = efs_tunable_check(&efs_tunables[EFS_TUNE_prefetch], prefetch, &why)) < 0)
         efs_fail(err, rc, "EXPERTFS_PREFETCH: %s", why.text);
-    return rc;
+    return rc == 0 ? device_check(err) : rc;
 }
 
 errint_t ctl_run_values_check_store(const char *source, bool backend, struct efs_error *err)
@@ -40,7 +58,7 @@ errint_t ctl_run_values_check_store(const char *source, bool backend, struct efs
     if (rc < 0)
         return rc;
     efs_store_close(store);
-    if (!backend || budget_read(&options.budget_bytes, &why) < 0 || options.budget_bytes == 0)
+    if (!backend || size_read("EXPERTFS_BUDGET", &options.budget_bytes, &why) < 0 || options.budget_bytes == 0)
         return 0;
     rc = efs_client_open(source, &options, &client, &why);
     if (rc < 0)

@@ -6,7 +6,8 @@
 
 #include "expertfs.h"
 
-/* Checks EXPERTFS_BUDGET and EXPERTFS_PREFETCH by themselves. -EINVAL. */
+/* Checks the variables by themselves: the name of a device only for its form, because the program knows which ones
+ * there are. -EINVAL. */
 errint_t ctl_run_values_check(struct efs_error *err);
 /* Opens a store once, so that damage is reported here and not by the program or the daemon. backend: it opens the store
  * with EXPERTFS_BUDGET, which must suffice. */

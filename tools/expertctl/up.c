@@ -74,6 +74,8 @@ static void check_arguments(const struct argp_state *state, void *into)
         argp_error(state, "--json: the output is that of the PROGRAM");
     if (a->device && !a->program)
         argp_error(state, "--device goes with a PROGRAM");
+    if (a->device && !*a->device)
+        argp_error(state, "--device: a name is missing");
     if (a->yes && !a->reclaim)
         argp_error(state, "--yes goes with --reclaim");
     if (a->remote && a->reclaim)
