@@ -157,6 +157,11 @@ void efs_note_file_read(struct efs *fs, uint64_t bytes, bool cached);
 bool efs_view_hidden(const struct efs *fs);
 /* A client of a store that the caller has opened, and must close after the client. -ENOMEM. */
 errint_t efs_client_new(struct efs *fs, struct efs_client **client, struct efs_error *err);
+/* Report to the mount what the program has counted of experts that it keeps in memory of a device itself, for
+ * .expertfs/clients; sets the head. A packet for which the socket has no room is dropped: the next one has its counts,
+ * too. No effect on a store in this process. Any thread. */
+struct efs_export_device;
+void efs_client_report_device(struct efs_client *client, struct efs_export_device *device);
 
 /*
  * Lease a full expert: decode its file into a memory file with the same offsets, which does not change until all leases

@@ -23,13 +23,14 @@
  * windows of coded experts are sent before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this
  * protocol.
  */
-#define EFS_EXPORT_VERSION 13u
+#define EFS_EXPORT_VERSION 14u
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are less than this */
 #define EFS_EXPORT_WITH_LAYOUT (1u << 31) /* with a tag: send the layout, too, if the expert is sent coded */
 #define EFS_EXPORT_MORE (1u << 31)        /* with a form: the next packet has more experts of this request */
 #define EFS_EXPORT_ROUTED 512u /* experts of a layer in a packet of routing, or in the packets of one request */
 #define EFS_EXPORT_PART_BYTES 32768u
+#define EFS_EXPORT_COUNT_MAX (1ull << 60)
 #define EFS_EXPORT_MESSAGE_BYTES (EFS_EXPORT_PART_BYTES + 32u) /* from the mount, at most */
 /*
  * The packets: number, name, sender, name of the receiver's handler, shape. Each is a struct efs_export_..., which ends
@@ -59,6 +60,9 @@
  * LEAVE     efs_export_leave: the program computes with all of the model's files but its experts, which are mapped or
  *           read, except disk_bytes of them: budget=auto leaves memory to these until the socket closes. With several
  *           clients the smallest disk_bytes counts. Not answered
+ * DEVICE    efs_export_device: experts that the client keeps in memory of a device itself, as it has counted them since
+ *           it connected; replaces what it has sent before. Counts above EFS_EXPORT_COUNT_MAX, and slots above
+ *           UINT32_MAX, are malformed. Not answered
  */
 #define EFS_EXPORT_PACKETS(X)                                                                                          \
     X(1, ASK, CLIENT, request, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                          \
@@ -73,7 +77,8 @@
     X(12, FITS, MOUNT, oversize, EFS_EXPORT_ONE(answer))                                                               \
     X(13, CANCEL, CLIENT, drop, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                         \
     X(14, REFRESH, CLIENT, refresh, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                     \
-    X(15, LEAVE, CLIENT, leave, EFS_EXPORT_ONE(leave))
+    X(15, LEAVE, CLIENT, leave, EFS_EXPORT_ONE(leave))                                                                 \
+    X(16, DEVICE, CLIENT, device, EFS_EXPORT_ONE(device))
 #define EFS_EXPORT_ARRAY(body, member, most)                                                                           \
     {                                                                                                                  \
         offsetof(struct efs_export_##body, member), sizeof(((struct efs_export_##body *)0)->member[0]), most           \
@@ -160,6 +165,12 @@ struct efs_export_routing {
         uint32_t expert;
         float weight;          /* the router's score; of a hint, the probability */
     } item[EFS_EXPORT_ROUTED]; /* the packet ends after the last */
+};
+struct efs_export_device {
+    struct efs_export_head head;
+    uint64_t slots;                  /* experts for which the device has memory */
+    uint64_t hits, copied, computed; /* chosen experts: that were there; copied to it; computed by the processor */
+    uint64_t copied_bytes, wait_ns;  /* wait_ns: time of the copies, with their reads */
 };
 
 #endif

@@ -112,6 +112,12 @@ errint_t efs_client_experts(struct efs_client *client, struct efs_listed_expert 
     return rc < 0 ? efs_fail(err, rc, "the list of experts: %s", strerror(-rc)) : 0;
 }
 
+void efs_client_report_device(struct efs_client *client, struct efs_export_device *device)
+{
+    if (client->mount && efs_owner_is_this_process(&client->owner))
+        efs_mount_report_device(client->mount, device);
+}
+
 char efs_client_state(struct efs_client *client, const struct efs_expert_key *key)
 {
     return client->mount ? efs_mount_state(client->mount, key) : client->store_ops->state(client, key);

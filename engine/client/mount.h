@@ -12,7 +12,7 @@
  *     client.c         the calls; client_store.c: a store in this process, the only file that links the engine
  *     mount.c          creation and end
  *     mount_request.c  requests: start, waiting, drops
- *     mount_routing.c  chosen and predicted experts, and what the program has mapped
+ *     mount_routing.c  chosen and predicted experts; what the program has mapped, and has on a device
  *     maintenance.c    the thread that sends packets that would block, and receives for users of poll(2)
  *     export*.c        experts that the mount exports over its socket
  *     experts.c        the table of experts: their layouts
@@ -153,5 +153,7 @@ char efs_mount_state(const struct efs_mount *m, const struct efs_expert_key *key
 /* efs_observe() and efs_hint(), after efs_routing_check(). */
 errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *routing, bool hint, struct efs_error *err);
 errint_t efs_mount_leave(struct efs_mount *m, uint64_t disk_bytes, struct efs_error *err); /* efs_client_leave() */
+/* efs_client_report_device(). */
+void efs_mount_report_device(struct efs_mount *m, struct efs_export_device *device);
 
 #endif

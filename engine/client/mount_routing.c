@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mount_routing.c - see mount.h: sends what the mount does not answer, chosen and predicted experts and what the
- * program has mapped; reads which parts of an expert are in its memory. */
+ * program has mapped and has on a device; reads which parts of an expert are in its memory. */
 #include "mount.h"
 
 #include "export.h"
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 static errint_t send_unanswered(struct efs_mount *m, const struct efs_export_head *packet, struct efs_error *err)
 {
@@ -57,6 +58,16 @@ errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *r, boo
     if (strlen(r->stack) >= sizeof(((struct efs_export_routing *)0)->stack))
         return efs_fail(err, -ENOENT, "there is no stack %.64s", r->stack);
     return routing_send(m, r, hint, err);
+}
+
+void efs_mount_report_device(struct efs_mount *m, struct efs_export_device *device)
+{
+    device->head = (struct efs_export_head){
+        .bytes = sizeof(*device), .version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_DEVICE, .count = 1};
+    pthread_mutex_lock(&m->send_lock);
+    errint_t rc = efs_export_send(m, &device->head, MSG_DONTWAIT);
+    (void)rc; /* the next report has these counts, too */
+    pthread_mutex_unlock(&m->send_lock);
 }
 
 char efs_mount_state(const struct efs_mount *m, const struct efs_expert_key *key)

@@ -219,7 +219,9 @@ static void render_log(struct efsd *daemon, FILE *out)
 
 static void render_clients(struct efsd *daemon, FILE *out)
 {
-    fprintf(out, "%-10s %10s %12s %10s %10s\n", "pid", "uid", "connected", "requested", "held");
+    fprintf(out, "%-10s %10s %12s %10s %10s %12s %12s %13s %15s %19s %19s\n", "pid", "uid", "connected", "requested",
+            "held", "device_slots", "device_hits", "device_copied", "device_computed", "device_copied_bytes",
+            "device_wait_ns");
     if (daemon->print_clients)
         daemon->print_clients(daemon->export, out);
 }

@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define U(x) ((unsigned long long)(x))
+
 void efsd_export_client_unref(struct efsd_export_client *s)
 {
     if (--s->references)
@@ -198,8 +200,10 @@ void efsd_export_print_clients(struct efsd_export *h, FILE *out)
     pthread_mutex_lock(&h->lock);
     for (const struct efsd_export_client *s = h->clients; s; s = s->next) {
         if (s->fd >= 0)
-            fprintf(out, "%-10d %10u %12lld %10llu %10u\n", (int)s->pid, (unsigned)s->user, (long long)s->connected,
-                    (unsigned long long)s->requested, efsd_export_items_held(s));
+            fprintf(out, "%-10d %10u %12lld %10llu %10u %12llu %12llu %13llu %15llu %19llu %19llu\n", (int)s->pid,
+                    (unsigned)s->user, (long long)s->connected, U(s->requested), efsd_export_items_held(s),
+                    U(s->device.slots), U(s->device.hits), U(s->device.copied), U(s->device.computed),
+                    U(s->device.copied_bytes), U(s->device.wait_ns));
     }
     pthread_mutex_unlock(&h->lock);
 }

@@ -77,6 +77,7 @@ struct efsd_export_client {
     pid_t pid; /* that connected */
     time_t connected;
     uint64_t requested;              /* experts */
+    struct efs_export_device device; /* the last one; zeros: none */
     struct efs_holder *holder;       /* NULL: no memory; each request is counted alone */
     uint32_t references;             /* one of the list of clients, one of each charge */
     uint32_t pending, experts;       /* PENDING experts; experts of its charges */
@@ -103,6 +104,7 @@ union efsd_export_packet {
     struct efs_export_ask ask;
     struct efs_export_routing routing;
     struct efs_export_leave leave;
+    struct efs_export_device device;
 };
 
 struct efsd_export {

@@ -352,6 +352,21 @@ static bool client_handle_leave(struct efsd_export_client *s, const union efsd_e
     return true;
 }
 
+static bool client_handle_device(struct efsd_export_client *s, const union efsd_export_packet *packet)
+{
+    const struct efs_export_device *d = &packet->device;
+    const uint64_t counts[] = {d->hits, d->copied, d->computed, d->copied_bytes, d->wait_ns};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        if (counts[i] > EFS_EXPORT_COUNT_MAX)
+            return false;
+    if (d->slots > UINT32_MAX)
+        return false;
+    pthread_mutex_lock(&s->export->lock);
+    s->device = *d;
+    pthread_mutex_unlock(&s->export->lock);
+    return true;
+}
+
 #define HANDLED_CLIENT(number, handler, ...) [number] = {client_handle_##handler, __VA_ARGS__},
 #define HANDLED_MOUNT(number, handler, ...)
 #define HANDLED(number, name, sender, handler, ...) HANDLED_##sender(number, handler, __VA_ARGS__)

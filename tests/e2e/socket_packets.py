@@ -10,7 +10,7 @@ import struct
 with open(os.path.join(os.path.dirname(__file__), "../../engine/expertfs-protocol.h")) as header:
     text = header.read()
 KINDS = {name: int(number) for number, name in re.findall(r"X\((\d+), (\w+), (?:CLIENT|MOUNT),", text)}
-ASK, DROP, UNMAPPED, ANSWER, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, REFRESH, LEAVE = KINDS.values()
+ASK, DROP, UNMAPPED, ANSWER, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, REFRESH, LEAVE, DEVICE = KINDS.values()
 WITH_LAYOUT, MORE = 1 << 31, 1 << 31
 FULL, AS_CODED, ANY = range(3)  # forms
 VERSION = int(re.search(r"EFS_EXPORT_VERSION (\d+)u", text)[1])
@@ -32,6 +32,12 @@ def routing(kind, items, layer=0, sequence=0, weighed=1, version=VERSION, stack=
 def leave(disk_bytes):
     """The program computes with the model mapped, except disk_bytes of it."""
     return struct.pack("<4IQ", 24, VERSION, LEAVE, 1, disk_bytes)
+
+
+def device(counts, version=VERSION, count=1, length=None):
+    """Experts in memory of a device: slots, hits, copied, computed, copied_bytes, wait_ns."""
+    body = struct.pack(f"<{len(counts)}Q", *counts)
+    return struct.pack("<4I", 16 + len(body) if length is None else length, version, DEVICE, count) + body
 
 
 def address_of(mount):

@@ -2,7 +2,7 @@
 """The socket that passes experts without files: its packets by hand, valid and invalid, and the state left by clients
 that die, mounts that end, and readers that open the same experts as files."""
 from e2e import *
-from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, MORE, OVERSIZE, UNMAPPED, WITH_LAYOUT, Client, address_of, leave, packet
+from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, MORE, OVERSIZE, UNMAPPED, WITH_LAYOUT, Client, address_of, device, leave, packet
 
 need_fuse()
 model, store = shared()
@@ -79,6 +79,8 @@ wrong = {
     "a tag with layout, out of range": packet(ASK, [(1, 1, 16384 | WITH_LAYOUT)], form=AS_CODED),
     "no bytes left": leave((1 << 64) - 1), "bytes that only the library uses": leave((1 << 64) - 2), "bytes left, cut": leave(0)[:20],
     "a form that there is not, in parts": packet(ASK, [(1, 1, 1)], form=3 | MORE),
+    "counts of a device, one too few": device([1] * 5), "one too many": device([1] * 7), "two of them": device([1] * 6, count=2),
+    "more than can be counted": device([0, 0, 0, 0, 0, (1 << 60) + 1]), "more slots than can be": device([1 << 32, 0, 0, 0, 0, 0]), "all bits": device([(1 << 64) - 1] * 6),
 }
 for name, data in wrong.items():
     other = Socket(mount)
@@ -118,6 +120,31 @@ other.socket.send(packet(ASK, [(2, 1, 1)]))
 check("a tag that is in use: cut off", other.disconnected())
 one.send(DROP, [(0, 0, tag) for tag in (7, 8, 9, 5, 70000)])
 check("nothing is held by those that were cut off", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
+
+print("-- experts on a device")
+
+
+def shown():
+    rows = json.loads(run(program("expertctl"), "status", "--json", mount.path).stdout)["clients"]
+    return [[row["device_" + name] for name in ("slots", "hits", "copied", "computed", "copied_bytes", "wait_ns")] for row in rows]
+
+
+def line():
+    found = re.findall(r"^ +device: .*$", run(program("expertctl"), "status", mount.path).stdout, re.M)
+    check("status: lines of at most 80 characters", all(len(text) <= 80 for text in found), found)
+    return [text.strip() for text in found]
+
+
+check("none is reported", shown() == [[0] * 6] and line() == [], shown())
+one.socket.send(device([64, 30, 8, 2, 3 << 20, 90 * 10**9]))
+check("what a client reports is shown", wait_until(lambda: shown() == [[64, 30, 8, 2, 3 << 20, 90 * 10**9]]), shown())
+check("also in words", line() == ["device: 64 slots, 75.0 % hits, 3.00 MiB copied, waited 1m30s"], line())
+most = [(1 << 32) - 1] + [1 << 60] * 5
+one.socket.send(device(most))
+check("the last report counts, and the largest numbers", wait_until(lambda: shown() == [most]), shown())
+check("also in words", len(line()) == 1, line())
+one.socket.send(device([0] * 6))
+check("and none again", wait_until(lambda: shown() == [[0] * 6]) and line() == [], shown())
 
 print("-- many clients")
 address = address_of(mount)

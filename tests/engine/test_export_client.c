@@ -59,6 +59,7 @@ struct end {
     uint32_t window_base; /* number of windows[0] */
     struct window windows[WINDOWS];
     _Atomic uint32_t handed, wrong, connections, forgotten; /* wrong: protocol violations by the client */
+    _Atomic uint64_t reported;                              /* the last count of slots on a device */
 };
 
 static void reply(const struct end *s, int fd, struct efs_export_answer answer, int with)
@@ -106,10 +107,20 @@ static void release_pages(struct end *s, uint32_t tag)
 /* Serves a connection until the client hangs up or the manner requires to. */
 static void serve_one(struct end *s, int fd)
 {
-    struct efs_export_ask ask;
+    union {
+        struct efs_export_ask ask;
+        struct efs_export_device device;
+    } packet;
     bool used[TAGS] = {false};
     ssize_t n;
-    while ((n = recv(fd, &ask, sizeof(ask), 0)) > 0) {
+    while ((n = recv(fd, &packet, sizeof(packet), 0)) > 0) {
+        const struct efs_export_ask ask = packet.ask;
+        if (ask.head.kind == EFS_EXPORT_DEVICE) {
+            s->wrong += n != sizeof(packet.device) || ask.head.bytes != sizeof(packet.device) || ask.head.count != 1 ||
+                        ask.head.version != EFS_EXPORT_VERSION || packet.device.wait_ns != ~packet.device.slots;
+            s->reported = packet.device.slots;
+            continue;
+        }
         s->wrong += ask.head.version != EFS_EXPORT_VERSION || ask.head.bytes != (size_t)n;
         s->wrong += ask.head.count > EFS_EXPORT_ITEMS ||
                     (size_t)n != offsetof(struct efs_export_ask, item) + ask.head.count * sizeof(ask.item[0]);
@@ -230,6 +241,12 @@ static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint3
     return good && (!wait || told == count);
 }
 
+static void report(struct efs_client *client, uint64_t slots)
+{
+    struct efs_export_device device = {.slots = slots, .wait_ns = ~slots};
+    efs_client_report_device(client, &device);
+}
+
 static void check_manner(enum manner manner, bool good)
 {
     struct end s;
@@ -239,8 +256,11 @@ static void check_manner(enum manner manner, bool good)
         assert_true(ask(client, round % LAYERS, round, 1 + round % EXPERTS, true) || !good);
         bool some = ask(client, round % LAYERS, round + 1, 1 + round % 3, round % 5 != 0); /* some without a wait */
         assert_true(some || !good);
+        report(client, round);
     }
+    assert_true(ask(client, 0, 0, 1, true) || !good); /* the mount has received what was sent before it */
     assert_int_equal(wrong_bytes, 0);
+    assert_true(s.reported == 39 || !good);
     efs_client_close(client);
     assert_int_equal(s.connections, 1);
     assert_int_equal(s.wrong, 0);
@@ -283,8 +303,10 @@ static void *run_crowd(void *arg)
 {
     struct crowd *c = arg;
     c->good = true;
-    for (uint32_t round = 0; round < 150; round++)
+    for (uint32_t round = 0; round < 150; round++) {
         c->good &= ask(c->client, (round + c->number) % LAYERS, round * (c->number + 1), 1 + round % 4, round % 7 != 0);
+        report(c->client, round);
+    }
     return NULL;
 }
 

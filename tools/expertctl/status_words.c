@@ -193,6 +193,22 @@ static void print_readers(const struct ctl_table *readers)
         printf("          and %zu more\n", readers->rows - READERS_SHOWN);
 }
 
+/* The experts that a client has in memory of a device. */
+static void print_device(const struct ctl_table *clients, size_t row)
+{
+    char size[16], waited[24];
+    const uint64_t slots = ctl_table_number(clients, row, "device_slots"),
+                   hits = ctl_table_number(clients, row, "device_hits"),
+                   all = hits + ctl_table_number(clients, row, "device_copied") +
+                         ctl_table_number(clients, row, "device_computed");
+    if (slots > 0 || all > 0)
+        printf("          device: %llu slots, %.1f %% hits, %s copied, waited %s\n", (unsigned long long)slots,
+               all ? 100 * (double)hits / (double)all : 0,
+               tools_size_print(ctl_table_number(clients, row, "device_copied_bytes"), size, sizeof(size)),
+               tools_duration_print((double)ctl_table_number(clients, row, "device_wait_ns") / 1e9, waited,
+                                    sizeof(waited)));
+}
+
 static void print_clients(const struct ctl_sample *s)
 {
     const struct ctl_table *clients = &s->clients;
@@ -207,6 +223,7 @@ static void print_clients(const struct ctl_sample *s)
                        process_name(ctl_table_number(clients, row, "pid"), name), ctl_table_cell(clients, row, "pid"),
                        user_name(ctl_table_number(clients, row, "uid"), user), since,
                        ctl_table_cell(clients, row, "requested"), ctl_table_cell(clients, row, "held"));
+        print_device(clients, row);
     }
     if (clients->rows > CLIENTS_SHOWN)
         printf("          and %zu more\n", clients->rows - CLIENTS_SHOWN);
@@ -358,10 +375,10 @@ static json_t *rows_json(const struct ctl_table *table, const char *const *colum
 
 json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
 {
-    static const char *const client[] = {"pid", "uid", "connected", "requested", "held", NULL}, *const reader[] = {
-                                                                                                    "pid", "uid",
-                                                                                                    "files",
-                                                                                                    "read_bytes", NULL};
+    static const char *const client[] = {
+        "pid",         "uid",           "connected",       "requested",           "held",           "device_slots",
+        "device_hits", "device_copied", "device_computed", "device_copied_bytes", "device_wait_ns", NULL};
+    static const char *const reader[] = {"pid", "uid", "files", "read_bytes", NULL};
     char store[4200], path[32], warm[100];
     struct problems problems;
     const struct span minute = span_minute(s), all = span_mount(s);

@@ -16,14 +16,15 @@
 
 static void offload_free(struct efsg_offload *o)
 {
+    const struct efs_export_device *c = &o->counts;
     if (o->calls)
         efsg_log(GGML_LOG_LEVEL_INFO,
                  "%s: %llu of %llu chosen experts were in slots; copied %llu in %llu.%03llu s: %llu bytes; "
                  "the processor computed %llu",
-                 o->device->iface.get_name(o->device), (unsigned long long)o->found,
-                 (unsigned long long)(o->found + o->copied + o->computed), (unsigned long long)o->copied,
-                 (unsigned long long)(o->wait_ns / 1000000000u), (unsigned long long)(o->wait_ns / 1000000u % 1000u),
-                 (unsigned long long)o->copied_bytes, (unsigned long long)o->computed);
+                 o->device->iface.get_name(o->device), (unsigned long long)c->hits,
+                 (unsigned long long)(c->hits + c->copied + c->computed), (unsigned long long)c->copied,
+                 (unsigned long long)(c->wait_ns / 1000000000u), (unsigned long long)(c->wait_ns / 1000000u % 1000u),
+                 (unsigned long long)c->copied_bytes, (unsigned long long)c->computed);
     if (o->device)
         offload_close(o);
     free(o->layers);
@@ -140,7 +141,7 @@ static errint_t fill(struct offload_call *call, const struct chosen *const *chos
     for (uint32_t i = 0; i < misses; i++)
         if (efs_device_slots_take(o->slots, call->index, call->missing[i]->expert) < 0)
             return -EINVAL; /* not possible: at most o->slot_count are passed */
-    o->found += count - misses;
+    o->counts.hits += count - misses;
     return misses ? offload_copy(call, call->missing, misses) : 0;
 }
 
@@ -225,6 +226,10 @@ enum ggml_status efsg_offload_compute(struct efsg_buffers *room, struct efsg_hin
         call.p = (struct products){.nodes = nodes, .weights = {w}, .count = 1};
         if (call.count > 0)
             status = compute(&call, room, threads, &computed);
+        if (call.index + 1 == o->layer_count || o->failed) { /* a batch has ended, or the slots have */
+            o->counts.slots = o->failed ? 0 : (uint64_t)o->slot_count * o->layer_count;
+            efsg_source_report_device(o->source, &o->counts);
+        }
     }
     pthread_mutex_unlock(&o->lock);
     *done = computed ? call.count : 0;

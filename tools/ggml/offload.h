@@ -17,6 +17,7 @@
 
 #include "assign_costs.h"
 #include "device_slots.h"
+#include "expertfs-protocol.h"
 
 #include <semaphore.h>
 
@@ -73,7 +74,8 @@ struct efsg_offload {
     unsigned stage;                /* the next part */
     struct efsg_memory memory_staging, graph, inputs, ids, outputs, places, split, host;
 
-    uint64_t calls, found, copied, computed, copied_bytes, wait_ns; /* computed: by the processor */
+    uint64_t calls;
+    struct efs_export_device counts; /* head, slots: set when they are reported */
 };
 
 /* A call: products of a layer with the same ids, and what lies between them. */

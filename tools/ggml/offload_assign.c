@@ -80,5 +80,5 @@ void offload_measured(struct offload_call *call, uint64_t ns)
     record(call, EFS_ASSIGN_COST_GPU, 0, call->device, call->device_ns);
     record(call, EFS_ASSIGN_COST_CPU, call->device, count, call->host_ns);
     efs_assign_costs_record_layer(call->costs, &call->choice, ns);
-    call->o->computed += count - call->device;
+    call->o->counts.computed += count - call->device;
 }

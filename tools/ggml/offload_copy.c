@@ -91,7 +91,7 @@ static errint_t batch_flush(struct batch *b)
             o->backend->iface.set_tensor_async(o->backend, piece->to, piece->data, piece->offset, bytes);
         else
             piece->to->buffer->iface.set_tensor(piece->to->buffer, piece->to, piece->data, piece->offset, bytes);
-        o->copied_bytes += bytes;
+        o->counts.copied_bytes += bytes;
     }
     if (staged && b->count) {
         if (o->event[o->stage])
@@ -183,7 +183,7 @@ static errint_t experts_copy(struct offload_call *call, const struct chosen *con
                      strerror(-rc));
         if (rc == 0)
             efs_client_drop(request, item);
-        call->o->copied += rc == 0;
+        call->o->counts.copied += rc == 0;
     }
     efs_client_release(request);
     return rc;
@@ -205,7 +205,7 @@ errint_t offload_copy(struct offload_call *call, const struct chosen *const *cho
     for (uint32_t i = 0; i < count && rc < 0; i++)
         efs_device_slots_drop(o->slots, call->index, chosen[i]->expert);
     const uint64_t ns = efs_clock_ns(CLOCK_MONOTONIC) - start;
-    o->wait_ns += ns;
+    o->counts.wait_ns += ns;
     call->copy_ns += ns;
     call->copied += count;
     return rc;

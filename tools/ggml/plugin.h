@@ -352,6 +352,9 @@ struct efsg_offload *efsg_source_set_offload(struct efsg_source *source, struct 
 void efsg_source_add_weight(struct efsg_source *source, const struct efsg_weight *weight);
 /* Copies of these weights, which the caller frees. NULL: no memory. */
 struct efsg_weight *efsg_source_weights(struct efsg_source *source, uint32_t *count);
+/* Reports the counts to the mount of the source, if it has one, for its clients. Sets their head. Does not wait. */
+struct efs_export_device;
+void efsg_source_report_device(struct efsg_source *source, struct efs_export_device *counts);
 
 /* Whether a node that is no product lies between products of a layer whose experts get slots. */
 bool efsg_offload_takes(const struct ggml_tensor *op);

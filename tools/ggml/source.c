@@ -183,6 +183,11 @@ struct efsg_weight *efsg_source_weights(struct efsg_source *source, uint32_t *co
     return copy;
 }
 
+void efsg_source_report_device(struct efsg_source *source, struct efs_export_device *counts)
+{
+    efs_client_report_device(source->client, counts);
+}
+
 struct efs *efsg_source_fs(struct efsg_source *source)
 {
     return efs_client_fs(source->client);
