@@ -3,7 +3,8 @@
 """gguf_model.py FAMILY OUT: a small GGUF file with random weights, of families that mkmodel does not write as GGUF,
 using Python's gguf package. gpt-oss: BF16 experts with biases, a sliding window in every second layer, sinks.
 nomic-bert-moe: experts of two matrices in every second layer; an embedding model, the only family of llama.cpp with
-such experts that has attention in all layers."""
+such experts that has attention in all layers. qwen2moe: shared experts. qwen3moe: a scale for each matrix of an
+expert."""
 import argparse
 import sys
 
@@ -20,7 +21,7 @@ VOCAB, HIDDEN, INNER, EXPERTS, USED, LAYERS, HEADS, KV_HEADS, HEAD = 512, 256, 1
 
 class Model:
     def __init__(self, family, out):
-        self.writer = gguf.GGUFWriter(out, family)
+        self.writer, self.family = gguf.GGUFWriter(out, family), family
         self.random = np.random.default_rng(len(family))
         w = self.writer
         w.add_block_count(LAYERS)
@@ -120,8 +121,33 @@ def nomic_bert_moe(model):
             model.matrix(f"blk.{layer}.ffn_down", HIDDEN, INNER)
 
 
+def qwen(model):
+    shared = model.family == "qwen2moe"
+    w = model.writer
+    w.add_head_count_kv(KV_HEADS)
+    w.add_layer_norm_rms_eps(1e-6)
+    model.matrix("token_embd", VOCAB, HIDDEN)
+    for layer in range(LAYERS):
+        name = f"blk.{layer}."
+        for norm, size in (("attn", HIDDEN), ("ffn", HIDDEN)) + (() if shared else (("attn_q", HEAD), ("attn_k", HEAD))):
+            model.floats(f"{name}{norm}_norm.weight", size, around=1.0)
+        model.attention(layer, False)
+        model.experts(layer, ("gate", "up", "down"), False)
+        if shared:
+            model.floats(name + "ffn_gate_inp_shexp.weight", HIDDEN)
+        for part in ("gate", "up", "down"):
+            if shared:
+                model.matrix(f"{name}ffn_{part}_shexp", *((HIDDEN, INNER) if part == "down" else (INNER, HIDDEN)))
+            else:
+                model.floats(f"{name}ffn_{part}_exps.scale", EXPERTS, around=1.0)
+    if shared:
+        w.add_expert_shared_feed_forward_length(INNER)
+    model.floats("output_norm.weight", HIDDEN, around=1.0)
+    model.matrix("output", VOCAB, HIDDEN)
+
+
 def main():
-    families = {"gpt-oss": gpt_oss, "nomic-bert-moe": nomic_bert_moe}
+    families = {"gpt-oss": gpt_oss, "nomic-bert-moe": nomic_bert_moe, "qwen2moe": qwen, "qwen3moe": qwen}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("family", choices=families)
     parser.add_argument("out")

@@ -5,10 +5,11 @@
  * So a caller that uses memory of a copy in progress for something else gets other results. The CPU backend computes.
  *     FAKE_MEMORY=BYTES  allocations beyond it fail
  *     FAKE_FAIL=N        graph N, from 1, fails
- * It aborts if a graph has a tensor in other memory.
+ * It aborts if a graph has a tensor in other memory, and if memory is freed while a copy from or to it is in progress.
  */
 #include <ggml-backend-impl.h>
 #include <ggml-cpu.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@ static size_t allocated;
 static unsigned graphs;
 
 struct fake {
+    struct fake *next;
     ggml_backend_t cpu;
     struct copy {
         void *to;
@@ -31,6 +33,8 @@ struct fake {
     } copy[COPIES];
     unsigned copies;
 };
+static struct fake *fakes; /* all; the lock guards it, and their copies */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static size_t number(const char *name, size_t otherwise)
 {
@@ -45,8 +49,21 @@ static void *buffer_base(ggml_backend_buffer_t b)
     return b->context;
 }
 
+static bool overlaps(const ggml_backend_buffer_t b, const void *at, size_t bytes)
+{
+    return (uintptr_t)at < (uintptr_t)b->context + b->size && (uintptr_t)at + bytes > (uintptr_t)b->context;
+}
+
 static void buffer_free(ggml_backend_buffer_t b)
 {
+    pthread_mutex_lock(&lock);
+    for (const struct fake *f = fakes; f; f = f->next)
+        for (unsigned i = 0; i < f->copies; i++)
+            if (overlaps(b, f->copy[i].to, f->copy[i].bytes) || overlaps(b, f->copy[i].from, f->copy[i].bytes)) {
+                fprintf(stderr, "fake_device: memory is freed while a copy is in progress\n");
+                abort();
+            }
+    pthread_mutex_unlock(&lock);
     if (b->buft == &own_type)
         allocated -= b->size;
     free(b->context);
@@ -101,18 +118,27 @@ static bool type_is_host(ggml_backend_buffer_type_t type)
 
 /* ---- the backend ---- */
 
-static void finish(struct fake *f)
+static void copy_all(struct fake *f)
 {
     for (unsigned i = 0; i < f->copies; i++)
         memcpy(f->copy[i].to, f->copy[i].from, f->copy[i].bytes);
     f->copies = 0;
 }
 
+static void finish(struct fake *f)
+{
+    pthread_mutex_lock(&lock);
+    copy_all(f);
+    pthread_mutex_unlock(&lock);
+}
+
 static void add(struct fake *f, void *to, const void *from, size_t bytes)
 {
+    pthread_mutex_lock(&lock);
     if (f->copies == COPIES)
-        finish(f);
+        copy_all(f);
     f->copy[f->copies++] = (struct copy){to, from, bytes};
+    pthread_mutex_unlock(&lock);
 }
 
 static void backend_set(ggml_backend_t b, struct ggml_tensor *t, const void *data, size_t offset, size_t size)
@@ -172,6 +198,12 @@ static void backend_free(ggml_backend_t b)
         fprintf(stderr, "fake_device: freed while copies are in progress\n");
         abort();
     }
+    pthread_mutex_lock(&lock);
+    struct fake **at = &fakes;
+    while (*at != f)
+        at = &(*at)->next;
+    *at = f->next;
+    pthread_mutex_unlock(&lock);
     ggml_backend_free(f->cpu);
     free(f);
     free(b);
@@ -186,6 +218,10 @@ static ggml_backend_t backend_new(ggml_backend_dev_t dev, const char *params)
     if (!b || !f)
         abort();
     f->cpu = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, NULL);
+    pthread_mutex_lock(&lock);
+    f->next = fakes;
+    fakes = f;
+    pthread_mutex_unlock(&lock);
     *b = (struct ggml_backend){.guid = &guid,
                                .iface = {.get_name = backend_name,
                                          .free = backend_free,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """llama.cpp with libggml-expertfs.so and slots for experts in the memory of fake_device.c, whose copies are delayed:
-logits have the bits of llama.cpp by itself. Few and many slots, store, file in place and mount, biases, experts of two
-matrices, little memory, also in the middle of a graph, a device that fails, two contexts, two models, damage, names of
+logits have the bits of llama.cpp by itself. Few and many slots, store, file in place and mount, biases, scales, experts
+of two matrices, shared experts, little memory, also in the middle of a graph, a device that fails, two contexts, two models, damage, names of
 no device; all of it also with layers that device and processor divide."""
 from e2e import *
 from test_ggml import PYTHON, SHAPE, client, damage, need_plugin, same
@@ -73,10 +73,26 @@ def ways(model, store):
     if os.path.exists("/dev/fuse") and (os.geteuid() == 0 or shutil.which("fusermount3")):
         mount = Mount(store, "budget=64M")
         same("a mount", fake(mount / os.path.basename(model), 6, *options), "out", "plain")
+        status(model, mount)
         two_models(model, mount)
         mount.stop()
     else:
         note("left out: a mount needs /dev/fuse, and root or fusermount3")
+
+
+def status(model, mount):
+    """The mount shows the counts of the program, which it sends after each batch."""
+    running = fake(mount / os.path.basename(model), 6, "--prompts", "1", "--wait", start=True)
+    begun = any(line == "begun\n" for line in iter(running.stdout.readline, ""))
+    mine = [row for row in json.loads(run(program("expertctl"), "status", "--json", mount.path).stdout)["clients"]
+            if row["pid"] == running.pid]
+    if check("status has the program", begun and len(mine) == 1, mine):
+        row = {name: mine[0]["device_" + name] for name in ("slots", "hits", "copied", "computed", "copied_bytes", "wait_ns")}
+        check("status: slots of all layers, two tokens of four experts a layer", row["slots"] == 6 * LAYERS and
+              row["hits"] + row["copied"] == 2 * 4 * LAYERS and row["copied"] > 0 == row["computed"] and row["wait_ns"] > 0 and
+              row["copied_bytes"] == row["copied"] * round_bytes(model) // LAYERS, row)
+    text, _ = running.communicate("\n", timeout=120)
+    check("the program goes on", running.returncode == 0, text[-1500:])
 
 
 def two_models(model, mount):
@@ -158,8 +174,9 @@ def faults(model, store):
 
 
 def families():
-    """Biases and a clamped SwiGLU, computed by the processor between two calls; experts of two matrices."""
-    for family, options in (("gpt-oss", ()), ("nomic-bert-moe", ("--embeddings",))):
+    """Biases and a clamped SwiGLU, and scales, computed by the processor between two calls; experts of two matrices;
+    shared experts."""
+    for family, options in (("gpt-oss", ()), ("nomic-bert-moe", ("--embeddings",)), ("qwen2moe", ()), ("qwen3moe", ())):
         model = scratch(family + ".gguf")
         made = run(PYTHON, MAKER, family, model)
         if check(f"{family}: made", made.returncode == 0, made.stderr[-1000:]) and plain(model, "--prompts", "7,64", *options):
