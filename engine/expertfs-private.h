@@ -101,8 +101,10 @@ struct efs_options {
     bool lease_wait;         /* an open's lease without room waits for a release; false: it fails with -ENOMEM */
     bool prealloc; /* allocate all memory of the pools in efs_open(); with full_pool, the first plan has a pool F */
     enum efs_store_direct store_direct;
-    const char *local;    /* folder of a local copy of what is read (local/local.h); NULL: none */
-    uint64_t local_bytes; /* its size */
+    const char *local;     /* folder of a local copy of what is read (local/local.h); NULL: none */
+    uint64_t local_bytes;  /* its size */
+    const char *placement; /* file that says which experts this server holds (expertfs-placement(5)); NULL: none */
+    const char *server;    /* its name there; NULL: the host's */
     /* Values as for efs_set(); NULL: the engine's default. budget: budget_bytes is used. Read only during efs_open().
      */
     union {

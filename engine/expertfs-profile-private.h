@@ -87,5 +87,15 @@ char *efs_profile_json(const struct efs_profile *profile);
  * directories. Blocks (fsync). After an error, which err reports with the path, the previous file remains. */
 struct efs_history;
 errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *history, struct efs_error *err);
+/* Reads the counts of a store with these numbers of layers and experts. Initialises history, which the caller frees,
+ * also after an error. -ENOENT: no such file; -EUCLEAN: damaged, or of another version, store or size; -ENOMEM. */
+errint_t efs_counts_read(const char *path, uint64_t content_hash, unsigned layers, unsigned experts,
+                         struct efs_history *history, struct efs_error *err);
+/* The bytes of a file of counts, which the caller frees; NULL: no memory. */
+void *efs_counts_pack(uint64_t content_hash, const struct efs_history *history, size_t *bytes);
+size_t efs_counts_bytes(unsigned layers, unsigned experts); /* their number */
+/* Takes the numbers of such bytes, which it changes, into a history of that size. NULL, or the reason for refusing
+ * them: then the history is empty. */
+const char *efs_counts_unpack(void *data, size_t bytes, uint64_t content_hash, struct efs_history *history);
 
 #endif

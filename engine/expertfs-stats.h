@@ -31,6 +31,7 @@ extern "C" {
     X(disk_ns, counter, "ns", "time with at least one read of the store in flight")                                    \
     X(readahead_extents, counter, "", "extents read ahead")                                                            \
     X(warmed_extents, counter, "", "extents read into empty memory while the disk rested")                             \
+    X(placed_bytes, counter, "bytes", "of experts read because a placement puts them here")                            \
     X(decoded_bytes, counter, "bytes", "raw bytes decoded")                                                            \
     X(decode_ns, counter, "ns", "time of all threads in decoding and checking")                                        \
     X(chunks_damaged, counter, "", "chunks whose checksum or code was wrong")                                          \

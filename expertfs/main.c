@@ -151,19 +151,19 @@ static const char *store_hint(const char *store)
                      : "\nhint: make the store first, with mkexpertfs";
 }
 
-/* The folder of the local copy may not exist yet. */
-static errint_t find_local(struct efsd_options *options, struct efs_error *err)
+/* The absolute path of what may not exist yet. */
+static errint_t find_later(char **path, struct efs_error *err)
 {
-    char *folder = NULL, *here = options->local && options->local[0] != '/' ? getcwd(NULL, 0) : NULL;
-    if (!options->local || options->local[0] == '/')
+    char *absolute = NULL, *here = *path && **path != '/' ? getcwd(NULL, 0) : NULL;
+    if (!*path || **path == '/')
         return 0;
-    if (!here || asprintf(&folder, "%s/%s", here, options->local) < 0)
-        folder = NULL;
+    if (!here || asprintf(&absolute, "%s/%s", here, *path) < 0)
+        absolute = NULL;
     free(here);
-    if (!folder)
-        return efs_fail(err, -ENOMEM, "%s: cannot find this folder", options->local);
-    free(options->local);
-    options->local = folder;
+    if (!absolute)
+        return efs_fail(err, -ENOMEM, "%s: cannot find this path", *path);
+    free(*path);
+    *path = absolute;
     return 0;
 }
 
@@ -173,7 +173,9 @@ static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
     if (!rc)
         efsd_mountpoint_recover(options->mountpoint, options->subtype);
     if (!rc)
-        rc = find_local(options, err);
+        rc = find_later(&options->local, err);
+    if (!rc && options->placement && !efs_is_rados(options->placement))
+        rc = find_later(&options->placement, err);
     if (!rc)
         rc = make_absolute(&options->mountpoint, false, "\nhint: make the directory first (mkdir)", err);
     return rc;

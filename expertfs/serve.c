@@ -58,6 +58,8 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .store_direct = (enum efs_store_direct)options->store_direct,
         .local = options->local,
         .local_bytes = options->local_bytes,
+        .placement = options->placement,
+        .server = options->server,
         .log = efsd_log_line,
         .exports = true,
     };

@@ -366,6 +366,17 @@ void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)
         cache_fit(fs);
 }
 
+bool efs_cache_keep(struct efs *fs, uint32_t expert)
+{
+    const struct efs_cache_expert *x = &fs->cache->expert[expert];
+    const struct efs_move *moves;
+    size_t count;
+    enum efs_pool pool = efs_policy_keep(fs->cache->policy, x->layer, x->index, &moves, &count);
+    cache_apply(fs, moves, count);
+    cache_apply_target(fs, expert, pool);
+    return pool <= EFS_POOL_C;
+}
+
 void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capacity_bytes[EFS_POOLS])
 {
     struct efs_cache *r = fs->cache;

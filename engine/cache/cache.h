@@ -141,6 +141,9 @@ void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capac
 errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind);
 /* Pins an expert to pool F or C; M removes the pin. */
 void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
+/* Lets the policy keep a pinned expert without a request, which counts no use. true: in F or C. In the same critical
+ * section the caller starts the loads of what is missing, or calls efs_cache_lost(). */
+bool efs_cache_keep(struct efs *fs, uint32_t expert);
 
 /* ---- demote.c ---- */
 

@@ -129,6 +129,14 @@ static inline bool efs_extents_wait(const struct efs *fs)
     return efs_lru_oldest(&fs->extents->waiting) != EFS_NONE;
 }
 
+/* No load, lease or coded expert waits for disk or memory, and no segment is being released. */
+static inline bool efs_extents_idle(const struct efs *fs)
+{
+    const struct efs_extents *extents = fs->extents;
+    return !efs_extents_wait(fs) && extents->loads[EFS_LOAD_DEMAND] + extents->loads[EFS_LOAD_READAHEAD] == 0 &&
+           fs->items_waiting == 0 && fs->account.bytes[EFS_ACCOUNT_RETIRING] == 0;
+}
+
 static inline struct efs_streams *efs_extents_streams(struct efs *fs)
 {
     return &fs->extents->streams;

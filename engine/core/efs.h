@@ -72,6 +72,7 @@ struct efs {
     struct efs_cache *cache;
     struct efs_budget *budget;
     struct efs_plan_thread *plan_thread;
+    struct efs_placed *placed; /* NULL: without option placement */
     struct efs_prefetcher *prefetcher;
     struct efs_leases *leases;
     struct efs_record *record;

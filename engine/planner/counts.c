@@ -58,16 +58,12 @@ static void copy_arrays(const struct efs_history *h, uint8_t *data, bool out)
 
 /* ---- saving ------------------------------------------------------------------------------------------------- */
 
-errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *history, struct efs_error *err)
+void *efs_counts_pack(uint64_t content_hash, const struct efs_history *history, size_t *bytes)
 {
-    char path[EFS_STATE_PATH_BYTES];
-    errint_t rc = efs_counts_path(content_hash, path, sizeof(path), err);
-    if (rc < 0)
-        return rc;
-    size_t bytes = file_bytes(history);
-    uint8_t *data = efs_sys_malloc(bytes);
+    *bytes = file_bytes(history);
+    uint8_t *data = efs_sys_malloc(*bytes);
     if (!data)
-        return efs_fail(err, -ENOMEM, "%s: no memory", path);
+        return NULL;
     struct header header = {.magic = MAGIC,
                             .version = VERSION,
                             .content_hash = content_hash,
@@ -76,8 +72,21 @@ errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *histor
                             .sequences = history->sequences};
     memcpy(data, &header, sizeof(header));
     copy_arrays(history, data + sizeof(header), true);
-    header.hash = efs_hash(data, bytes);
+    header.hash = efs_hash(data, *bytes);
     memcpy(data, &header, sizeof(header));
+    return data;
+}
+
+errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *history, struct efs_error *err)
+{
+    char path[EFS_STATE_PATH_BYTES];
+    size_t bytes;
+    errint_t rc = efs_counts_path(content_hash, path, sizeof(path), err);
+    if (rc < 0)
+        return rc;
+    void *data = efs_counts_pack(content_hash, history, &bytes);
+    if (!data)
+        return efs_fail(err, -ENOMEM, "%s: no memory", path);
     rc = efs_state_save(path, data, bytes, err);
     free(data);
     return rc;
@@ -145,29 +154,42 @@ static errint_t read_file(const char *path, size_t expected, uint8_t **data, siz
     return rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
 }
 
-errint_t efs_counts_load(uint64_t content_hash, unsigned layers, unsigned experts, struct efs_history *history,
-                         struct efs_error *err)
+size_t efs_counts_bytes(unsigned layers, unsigned experts)
 {
-    char path[EFS_STATE_PATH_BYTES];
+    return file_bytes(&(struct efs_history){.layers = layers, .experts = experts});
+}
+
+const char *efs_counts_unpack(void *data, size_t bytes, uint64_t content_hash, struct efs_history *history)
+{
+    const char *wrong = check_header(data, bytes, content_hash, history);
+    if (!wrong) {
+        copy_arrays(history, (uint8_t *)data + sizeof(struct header), false);
+        wrong = check_numbers(history);
+    }
+    if (wrong)
+        efs_history_clear(history);
+    return wrong;
+}
+
+errint_t efs_counts_read(const char *path, uint64_t content_hash, unsigned layers, unsigned experts,
+                         struct efs_history *history, struct efs_error *err)
+{
     uint8_t *data = NULL;
     size_t bytes = 0;
     errint_t rc = efs_history_init(history, layers, experts);
     if (rc < 0)
         return efs_fail(err, rc, "a history of %u layers of %u experts: %s", layers, experts, strerror(-rc));
-    rc = efs_counts_path(content_hash, path, sizeof(path), err);
-    if (rc == 0)
-        rc = read_file(path, file_bytes(history), &data, &bytes, err);
-    if (rc == 0) {
-        const char *wrong = check_header(data, bytes, content_hash, history);
-        if (!wrong) {
-            copy_arrays(history, data + sizeof(struct header), false);
-            wrong = check_numbers(history);
-        }
-        if (wrong) {
-            efs_history_clear(history);
-            rc = efs_fail(err, -EUCLEAN, "%s: %s", path, wrong);
-        }
-    }
+    rc = read_file(path, file_bytes(history), &data, &bytes, err);
+    const char *wrong = rc == 0 ? efs_counts_unpack(data, bytes, content_hash, history) : NULL;
     free(data);
-    return rc;
+    return wrong ? efs_fail(err, -EUCLEAN, "%s: %s", path, wrong) : rc;
+}
+
+errint_t efs_counts_load(uint64_t content_hash, unsigned layers, unsigned experts, struct efs_history *history,
+                         struct efs_error *err)
+{
+    char path[EFS_STATE_PATH_BYTES];
+    *history = (struct efs_history){.layers = 0};
+    errint_t rc = efs_counts_path(content_hash, path, sizeof(path), err);
+    return rc < 0 ? rc : efs_counts_read(path, content_hash, layers, experts, history, err);
 }

@@ -18,9 +18,8 @@
 errint_t efs_counts_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);
 
 /*
- * Load the counts of a store with these numbers of layers and experts. Initialises history, which the caller frees,
- * also after an error. -ENOENT: none were saved; -EUCLEAN: damaged, or of another version, store or size; -ENOMEM;
- * errors of the system.
+ * efs_counts_read() of the file that efs_counts_save() writes. -ENOENT: none were saved; -EUCLEAN: damaged, or of
+ * another version, store or size; -ENOMEM; errors of the system.
  */
 errint_t efs_counts_load(uint64_t content_hash, unsigned layers, unsigned experts, struct efs_history *history,
                          struct efs_error *err);

@@ -13,6 +13,7 @@
 #include "full.h"
 #include "kernels.h"
 #include "machine.h"
+#include "placed.h"
 #include "pools.h"
 #include "sys.h"
 #include "thread.h"
@@ -198,7 +199,7 @@ static void thread_save(struct efs_plan_thread *s)
     struct efs *fs = s->fs;
     struct efs_history all = {0};
     struct efs_error err = {""};
-    if (fs->options.no_state || efs_history_init(&all, s->history.layers, s->history.experts) < 0) {
+    if ((fs->options.no_state && !fs->placed) || efs_history_init(&all, s->history.layers, s->history.experts) < 0) {
         efs_history_free(&all);
         return;
     }
@@ -207,11 +208,13 @@ static void thread_save(struct efs_plan_thread *s)
     efs_history_add(&all, &s->recent);
     uint64_t requests = s->requests;
     efs_unlock(fs);
-    errint_t rc = requests != s->saved_requests ? efs_counts_save(fs->store->sb.content_hash, &all, &err) : 0;
+    const bool save = !fs->options.no_state && (requests != s->saved_requests || fs->placed);
+    errint_t rc = save ? efs_counts_save(fs->store->sb.content_hash, &all, &err) : 0;
     if (rc == 0)
         s->saved_requests = requests;
     else
         efs_log(fs, EFS_LOG_WARNING, "the counts are not saved: %s", err.text);
+    efs_placed_counts(fs, &all);
     efs_history_free(&all);
 }
 
@@ -327,6 +330,7 @@ static void thread_plan(struct efs_plan_thread *s)
 /* ---- times ---- */
 
 #define SAVE_SECONDS 300            /* between two saves of the counts */
+#define SAVE_PLACED_SECONDS 60      /* with a placement: they also say that this server is there */
 #define SETTLE_NS 50000000u         /* changes within 50 ms after a first one lead to one plan */
 #define DRIFT_EVERY 256u            /* requests between checks for drift */
 #define SAMPLE_NS 500000000u        /* between two readings of the memory that is left; ... */
@@ -457,21 +461,26 @@ static void *plan_thread_run(void *arg)
         thread_profile(s);
         thread_plan(s);
     }
-    uint64_t saved = efs_now_ns();
-    struct sampler sampler = {saved, saved};
+    const uint64_t start = efs_now_ns(),
+                   save_ns = (fs->placed ? SAVE_PLACED_SECONDS : SAVE_SECONDS) * UINT64_C(1000000000);
+    uint64_t saved = fs->placed ? 0 : start; /* a server is seen at once */
+    struct sampler sampler = {start, start};
     efs_lock(fs);
     while (!s->stop) {
-        uint64_t delay = sampler_delay(&sampler, fs), sooner = machine_delay(s);
-        const struct timespec until = efs_from_now((int64_t)(sooner < delay ? sooner : delay));
+        const uint64_t delays[] = {sampler_delay(&sampler, fs), machine_delay(s), efs_placed_delay(fs)};
+        uint64_t delay = delays[0] < delays[1] ? delays[0] : delays[1];
+        const struct timespec until = efs_from_now((int64_t)(delays[2] < delay ? delays[2] : delay));
         bool signalled = s->plan_requested || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
-        bool due = efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull, sample = sampler_delay(&sampler, fs) == 0;
+        bool due = efs_now_ns() - saved > save_ns, sample = sampler_delay(&sampler, fs) == 0;
         bool plan = plans && !s->stop && (s->plan_requested || ((signalled || due) && has_drifted(s)));
-        bool watch = machine_delay(s) == 0;
+        bool watch = machine_delay(s) == 0, turn = efs_placed_delay(fs) == 0;
         efs_unlock(fs);
         if (sample)
             sampler_read(&sampler, fs);
         if (watch)
             machine_sample(s, efs_now_ns());
+        if (turn)
+            efs_placed_turn(fs);
         if (plan && settle(s))
             thread_plan(s);
         if (due && plans) {
@@ -522,6 +531,8 @@ errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
     fs->plan_thread = s;
     efs_machine_open(&s->machine);
     errint_t rc = efs_cache(fs)->policy ? plan_thread_prepare(s, err) : 0;
+    if (rc == 0)
+        rc = efs_placed_open(fs, err);
     if (rc < 0)
         return rc;
     efs_budget_cut(fs);
@@ -543,6 +554,7 @@ void efs_plan_thread_stop(struct efs *fs)
         pthread_join(s->thread, NULL);
         s->started = false;
     }
+    efs_placed_stop(fs);
 }
 
 void efs_plan_thread_free(struct efs *fs)
@@ -558,6 +570,7 @@ void efs_plan_thread_free(struct efs *fs)
     efs_machine_close(&s->machine);
     free(s->ranks);
     free(s);
+    efs_placed_close(fs);
     fs->plan_thread = NULL;
 }
 
@@ -565,6 +578,7 @@ void efs_plan_thread_close_in_child(struct efs *fs)
 {
     if (fs->plan_thread)
         efs_machine_close(&fs->plan_thread->machine);
+    efs_placed_close_in_child(fs);
 }
 
 bool efs_plan_thread_machine_idle(struct efs *fs, bool watch)
@@ -682,6 +696,8 @@ errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text,
 {
     bool plan = strcmp(what, "plan") == 0, memory = strcmp(what, "memory") == 0;
     *text = NULL;
+    if (strcmp(what, "placement") == 0)
+        return efs_placed_describe(fs, text, bytes);
     if (!plan && !memory && strcmp(what, "profile") != 0)
         return -ENODATA;
     FILE *out = open_memstream(text, bytes);

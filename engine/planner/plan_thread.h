@@ -49,7 +49,7 @@ void efs_plan_thread_kick(struct efs *fs);
  * expert as the cost of a hit in F or C. Without lock. */
 void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t ns);
 
-/* The texts "plan", "profile" and "memory" of efs_describe(), with its errors. Without lock. */
+/* The texts "plan", "profile", "memory" and "placement" of efs_describe(), with its errors. Without lock. */
 errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
 #endif

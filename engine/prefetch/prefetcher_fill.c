@@ -20,13 +20,6 @@ enum efs_warm efs_prefetcher_warm(const struct efs *fs)
 
 /* ---- reads ---- */
 
-bool efs_prefetcher_engine_is_idle(const struct efs *fs)
-{
-    const struct efs_extents *extents = efs_extents(fs);
-    return !efs_extents_wait(fs) && extents->loads[EFS_LOAD_DEMAND] + extents->loads[EFS_LOAD_READAHEAD] == 0 &&
-           fs->items_waiting == 0 && fs->account.bytes[EFS_ACCOUNT_RETIRING] == 0;
-}
-
 #define FILL_AT_ONCE 2u     /* extents in flight; bounds the delay of demand reads */
 #define FILL_FREE_SHARE 16u /* 1/16 of the chunk pool stays empty, so that demand reads find holes of their size */
 
@@ -145,7 +138,7 @@ void efs_prefetcher_fill(struct efs *fs)
 {
     if (fill_state(fs) != FILL_ON)
         return;
-    while (efs_prefetcher_engine_is_idle(fs) && efs_extents(fs)->loads[EFS_LOAD_PREFETCH] == 0 &&
+    while (efs_extents_idle(fs) && efs_extents(fs)->loads[EFS_LOAD_PREFETCH] == 0 &&
            efs_extents(fs)->loads[EFS_LOAD_WARM] < FILL_AT_ONCE) {
         uint32_t extent = fill_next(fs);
         if (extent == EFS_NONE)

@@ -125,8 +125,6 @@ void efs_prefetcher_sequence_ended(struct efs *fs, uint64_t sequence);
 void efs_prefetcher_update_share(struct efs *fs);
 
 /* prefetcher_fill.c */
-/* No load, lease or coded expert waits for disk or memory, and no segment is being released. */
-bool efs_prefetcher_engine_is_idle(const struct efs *fs);
 /* Reads missing experts into empty memory, if it is allowed now. */
 void efs_prefetcher_fill(struct efs *fs);
 /* The lines of filling in the text "predict". */

@@ -184,7 +184,7 @@ static void read_predictions(struct efs *fs)
     efs_prefetcher_update_share(fs);
     retry_loads(fs);
     prune_prefetched(fs);
-    if (!efs_prefetcher_engine_is_idle(fs))
+    if (!efs_extents_idle(fs))
         return;
     while (count > 0) {
         efs_prefetch_next(pf->queue, &none, &actions, &count);

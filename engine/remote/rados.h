@@ -12,6 +12,8 @@
 #include "backing.h"
 #include "expertfs-pack.h"
 
+#include <sys/time.h>
+#include <sys/types.h>
 #include <time.h>
 
 #define EFS_RADOS_NAME_BYTES 256u         /* of a pool or a head, with the final 0 */
@@ -41,6 +43,15 @@
     X(void, release_write_op, (void *op))                                                                              \
     X(void, write_op_create, (void *op, int exclusive, const char *category))                                          \
     X(void, write_op_write_full, (void *op, const char *from, size_t bytes))                                           \
+    X(void, write_op_assert_version, (void *op, uint64_t version))                                                     \
+    X(uint64_t, get_last_version, (void *io))                                                                          \
+    X(int, lock_exclusive,                                                                                             \
+      (void *io, const char *object, const char *name, const char *cookie, const char *text, struct timeval *lease,    \
+       uint8_t flags))                                                                                                 \
+    X(int, unlock, (void *io, const char *object, const char *name, const char *cookie))                               \
+    X(ssize_t, list_lockers,                                                                                           \
+      (void *io, const char *object, const char *name, int *exclusive, char *tag, size_t *tag_bytes, char *clients,    \
+       size_t *client_bytes, char *cookies, size_t *cookie_bytes, char *addresses, size_t *address_bytes))             \
     X(int, write_op_operate, (void *op, void *io, const char *object, time_t *modified, int flags))                    \
     X(int, aio_create_completion2, (void *arg, void (*ended)(void *completion, void *arg), void **completion))         \
     X(int, aio_read_op_operate, (void *op, void *io, void *completion, const char *object, int flags))                 \
@@ -87,6 +98,7 @@ errint_t efs_rados_head_read(struct efs_rados *rados, struct efs_rados_head *hea
 /* Reads an object with this `format` like a head. Errors without a message. */
 errint_t efs_rados_object_read(struct efs_rados *rados, const char *name, const char *format,
                                struct efs_rados_head *head);
+#define EFS_RADOS_FULL_TRY 64 /* LIBRADOS_OPERATION_FULL_TRY: an error where the pool is full; else librados waits */
 /* The name of an object of a store. */
 void efs_rados_oid(char oid[EFS_RADOS_OID_BYTES], const char *id, uint64_t number);
 /* An error of librados as a reason and, where there is one, a hint after a newline. */

@@ -22,7 +22,6 @@
 #include <sys/random.h>
 
 #define WRITERS 4u
-#define FULL_TRY 64 /* LIBRADOS_OPERATION_FULL_TRY: an error where the pool is full; else librados waits for space */
 
 struct copy {
     struct efs_rados rados;
@@ -47,7 +46,7 @@ static int write_object(const struct efs_rados *r, const char *name, const void 
     if (exclusive)
         r->call.write_op_create(op, 1, NULL);
     r->call.write_op_write_full(op, data, bytes);
-    int rc = r->call.write_op_operate(op, r->io, name, NULL, FULL_TRY);
+    int rc = r->call.write_op_operate(op, r->io, name, NULL, EFS_RADOS_FULL_TRY);
     r->call.release_write_op(op);
     return rc;
 }

@@ -35,6 +35,8 @@ static const struct option table[] = {
     {"store_direct", TAKE_CHOICE, AT(store_direct), "auto|on|off", "read the store with O_DIRECT (auto: a local one)"},
     {"local", TAKE_STRING, AT(local), "DIR", "keep what is read of a slow store in DIR, too"},
     {"local-size", TAKE_SIZE, AT(local_bytes), "SIZE", "of that copy and its map, at most"},
+    {"placement", TAKE_STRING, AT(placement), "FILE", "keep the experts that FILE puts on this server"},
+    {"server", TAKE_STRING, AT(server), "NAME", "this server's name there (the host's)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), NULL, "serve experts like all other files"},
     {"prealloc", TAKE_FLAG, AT(prealloc), NULL, "allocate the pools before the mount is ready"},
     {"noexperts", TAKE_FLAG, AT(no_experts), NULL, "show the checkpoint's files without experts/"},
@@ -83,6 +85,8 @@ void efsd_options_free(struct efsd_options *options)
     free(options->mountpoint);
     free(options->mount);
     free(options->local);
+    free(options->placement);
+    free(options->server);
     for (size_t i = 0; i < EFS_TUNABLES; i++)
         free(options->tune[i]);
     free(options->fsname);
@@ -243,6 +247,8 @@ errint_t efsd_options_parse(struct efsd_options *options, const char *list, stru
 
 errint_t efsd_options_check(const struct efsd_options *options, struct efs_error *err)
 {
+    if (options->server && !options->placement)
+        return efs_fail(err, -EINVAL, "option server needs option placement=FILE");
     if (!options->local == !options->local_bytes)
         return 0;
     return efs_fail(err, -EINVAL, "option %s needs option %s", options->local ? "local" : "local-size",

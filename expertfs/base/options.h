@@ -23,6 +23,8 @@ struct efsd_options {
     unsigned store_direct; /* enum efs_store_direct */
     char *local;           /* folder of the local copy; main makes it absolute; NULL: none */
     uint64_t local_bytes;  /* with local: its size */
+    char *placement;       /* which experts are to be here; main makes it absolute; NULL: none */
+    char *server;          /* the name of this server there; NULL: the host's */
     bool no_passthrough;
     bool no_experts;          /* the mount has no experts/ */
     bool prealloc;            /* allocate the whole budget when mounting */

@@ -109,6 +109,8 @@ static void render_config(struct efsd *daemon, FILE *out)
     render_path(out, "local", options->local ? options->local : "-");
     render_size(out, "local_limit", options->local_bytes);
     render_described(daemon, out, "local");
+    render_path(out, "placement", options->placement ? options->placement : "-");
+    render_described(daemon, out, "placement");
     fprintf(out, "io_uring: %s\n", yes_no(stats.io_uring));
     render_described(daemon, out, "memory");
     fprintf(out, "view_hidden: %s\n", yes_no(daemon->options.no_experts || efs_view_hidden(daemon->fs)));

@@ -2,8 +2,9 @@
 /*
  * place.h - assigns experts to servers, after Prism.
  *
- * place/ assigns experts to servers that compute for each other, and simulates such servers (servers.h). Only place/ of
- * moe-replay calls it. It never does I/O or reads a clock, and is never called by the engine.
+ * place/ assigns experts to servers that compute for each other, and simulates such servers (servers.h). place/ of
+ * moe-replay and `expertctl cluster plan` call it. It never does I/O or reads a clock, and is never called by the
+ * engine.
  *
  * Each server has its own users and memory for a part of the experts; it calls other servers for the experts that it
  * does not hold. A placement must hold every expert on at least one server (coverage) and no more on a server than fits

@@ -279,6 +279,22 @@ void efs_policy_set(struct efs_policy *policy, unsigned layer, unsigned expert, 
     efs_policy_set_pool(policy, layer * policy->experts + expert, pool);
 }
 
+enum efs_pool efs_policy_keep(struct efs_policy *policy, unsigned layer, unsigned expert, const struct efs_move **moves,
+                              size_t *move_count)
+{
+    uint32_t unit = layer * policy->experts + expert;
+    enum efs_pool before = policy->pool[unit], pool;
+
+    efs_policy_call_begin(policy);
+    pool = efs_policy_promote(policy, unit);
+    if (pool != policy->user_pin[unit] && pool != before) { /* only a worse pool than that of its pin has room */
+        efs_policy_set_pool(policy, unit, before);
+        pool = before;
+    }
+    efs_policy_call_end(policy, moves, move_count);
+    return pool;
+}
+
 void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
                        const struct efs_move **moves, size_t *move_count)
 {

@@ -133,6 +133,11 @@ void efs_policy_unpin(struct efs_policy *policy, unsigned layer, unsigned expert
  * expert is never a victim itself. EFS_POOL_M removes the pin. */
 void efs_policy_user_pin(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool);
 
+/* Moves an expert to the pool that it is pinned to, without a request; victims as in efs_policy_admit(). Returns its
+ * pool, the one before if that one has no room. */
+enum efs_pool efs_policy_keep(struct efs_policy *policy, unsigned layer, unsigned expert, const struct efs_move **moves,
+                              size_t *move_count);
+
 /* Reports the actual state of an expert: a read failed, a move could not be done, an earlier mount left data. Changes
  * only the cache state; may overfill a pool, which the next efs_policy_resize() or efs_policy_fit() corrects. */
 void efs_policy_set(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool);

@@ -110,7 +110,7 @@ TEST(help_has_a_line_for_each)
     unsigned names = 0;
     for (const char *line = text; line; line = strchr(line, '\n'))
         names += strncmp(line += *line == '\n', "  ", 2) == 0;
-    assert_in_range(names, EFS_TUNABLES + 8, EFS_TUNABLES + 15);
+    assert_in_range(names, EFS_TUNABLES + 8, EFS_TUNABLES + 17);
     assert_non_null(strstr(text, "budget=SIZE|auto"));
     free(text);
 }

@@ -81,6 +81,7 @@ owner_of cache cache
 owner_of cache demotion
 owner_of budget budget
 owner_of planner plan_thread
+owner_of planner placed
 owner_of prefetch prefetcher
 owner_of fetch leases
 owner_of fetch slots

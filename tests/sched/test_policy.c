@@ -470,6 +470,34 @@ TEST(user_pins_have_priority)
     }
 }
 
+TEST(pinned_experts_are_kept_without_a_request)
+{
+    for (unsigned kind = 0; kind < EFS_POLICY_KINDS; kind++) {
+        struct efs_policy_config config = config_of(kind, 1, 8);
+        const struct efs_move *moves;
+        struct efs_policy *policy;
+        size_t count;
+        unsigned in_c = 0;
+
+        config.capacity_bytes[C] = 2 * 667;
+        policy = open_policy(&config);
+        for (uint32_t i = 0; i < 20; i++)
+            ask_one(policy, 0, i % 2); /* these two have the pool */
+        efs_policy_user_pin(policy, 0, 5, EFS_POOL_C);
+        efs_policy_user_pin(policy, 0, 6, EFS_POOL_C);
+        efs_policy_user_pin(policy, 0, 7, EFS_POOL_C);
+        assert_int_equal(efs_policy_keep(policy, 0, 5, &moves, &count), C);
+        assert_int_equal(efs_policy_keep(policy, 0, 6, &moves, &count), C);
+        assert_int_equal(efs_policy_keep(policy, 0, 7, &moves, &count), M); /* the pool is full of pinned ones */
+        assert_int_equal(count, 0);
+        for (unsigned e = 0; e < 8; e++)
+            in_c += efs_policy_state(policy, 0, e) == EFS_POOL_C;
+        assert_int_equal(in_c, 2);
+        assert_int_equal(efs_policy_count(policy, 0, 5), 0);
+        efs_policy_free(policy);
+    }
+}
+
 TEST(corrections_by_the_caller)
 {
     struct efs_policy_config config = config_of(EFS_POLICY_LRU, 2, 8);
