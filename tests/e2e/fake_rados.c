@@ -4,8 +4,12 @@
  * $FAKE_RADOS/POOL, "/" in names of objects is "%" there. Each asynchronous read runs on a thread of its own.
  *
  * $FAKE_RADOS/fault has a fault a line, WHAT OBJECT, where OBJECT is the end of a name: read missing, short, eio, late,
- * silent (until it is cancelled or 2 s have passed: -ETIMEDOUT); write full, slow, lost (it is written, and
- * -ETIMEDOUT); delete kept (-ETIMEDOUT); connect refused, silent.
+ * silent (until it is cancelled or 2 s have passed: -ETIMEDOUT); write full, denied, slow, lost (it is written, and
+ * -ETIMEDOUT), held (the first such write makes $FAKE_RADOS/holding, and goes on when there is $FAKE_RADOS/go); delete
+ * kept (-ETIMEDOUT); connect refused, silent; ended (the lease of a lock).
+ *
+ * Versions of objects are in $FAKE_RADOS/versions, the owner of a lock in $FAKE_RADOS/locks; its lease ends by `ended`
+ * alone, not by a clock.
  */
 #include "rados.h"
 
@@ -13,6 +17,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <sys/file.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +35,7 @@ EFS_RADOS_CALLS(DECLARE)
 
 struct pool {
     char folder[3000];
+    uint64_t version; /* of the last operation's object */
 };
 struct completion {
     void (*ended)(void *completion, void *arg);
@@ -46,6 +52,7 @@ struct operation { /* of reads or of a write */
     } pieces[PIECES];
     unsigned count;
     bool exclusive;
+    uint64_t version; /* that the object must have; 0: any */
     const char *from;
     size_t bytes;
 };
@@ -90,6 +97,53 @@ static void path_of(const struct pool *pool, const char *object, char path[4096]
     int n = snprintf(path, 4096, "%s/%s", pool->folder, object);
     for (char *c = path + strlen(pool->folder) + 1; n < 4096 && *c; c++)
         *c = *c == '/' ? '%' : *c;
+}
+
+/* $FAKE_RADOS/FOLDER/POOL%OBJECT, of an object's path. */
+static void side_path(const char *folder, const char *path, char side[4096])
+{
+    size_t bytes = strlen(root());
+    snprintf(side, 4096, "%s/%s", root(), folder);
+    mkdir(side, 0777);
+    char *name = side + strlen(side) + 1;
+    snprintf(side + strlen(side), 4096 - strlen(side), "/%s", path + bytes + 1);
+    for (; *name; name++)
+        *name = *name == '/' ? '%' : *name;
+}
+
+static uint64_t version_of(const char *path)
+{
+    char side[4096];
+    unsigned long long version = 1; /* also of an object that a test has made */
+    side_path("versions", path, side);
+    FILE *file = fopen(side, "re");
+    if (file && fscanf(file, "%llu", &version) != 1)
+        abort();
+    if (file)
+        fclose(file);
+    return version;
+}
+
+static void next_version(const char *path)
+{
+    char side[4096], next[4200];
+    uint64_t version = version_of(path) + 1;
+    side_path("versions", path, side);
+    snprintf(next, sizeof(next), "%s~", side); /* a process may be killed here */
+    FILE *file = fopen(next, "we");
+    if (!file || fprintf(file, "%llu", (unsigned long long)version) < 0 || fclose(file) != 0 || rename(next, side) < 0)
+        abort();
+}
+
+/* One process at a time looks at versions and locks, and changes them. */
+static int begin_change(void)
+{
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/changes", root());
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 || flock(fd, LOCK_EX) < 0)
+        abort();
+    return fd;
 }
 
 API int rados_create(void **cluster, const char *id)
@@ -155,7 +209,12 @@ API int rados_stat(void *io, const char *object, uint64_t *bytes, time_t *modifi
         return -errno;
     *bytes = (uint64_t)st.st_size;
     *modified = st.st_mtime;
+    ((struct pool *)io)->version = version_of(path);
     return 0;
+}
+API uint64_t rados_get_last_version(void *io)
+{
+    return ((struct pool *)io)->version;
 }
 
 /* As the cluster would answer: a read past the end is short. */
@@ -185,7 +244,11 @@ API int rados_read(void *io, const char *object, char *to, size_t bytes, uint64_
 {
     char path[4096];
     path_of(io, object, path);
-    return read_at(path, to, bytes, offset);
+    int change = begin_change();
+    int rc = read_at(path, to, bytes, offset);
+    ((struct pool *)io)->version = version_of(path);
+    close(change);
+    return rc;
 }
 API int rados_remove(void *io, const char *object)
 {
@@ -232,6 +295,43 @@ API void rados_write_op_write_full(void *op, const char *from, size_t bytes)
     ((struct operation *)op)->from = from;
     ((struct operation *)op)->bytes = bytes;
 }
+API void rados_write_op_assert_version(void *op, uint64_t version)
+{
+    ((struct operation *)op)->version = version;
+}
+
+/* The first write that is held waits. */
+static void hold(void)
+{
+    char holding[4096], go[4096];
+    snprintf(holding, sizeof(holding), "%s/holding", root());
+    snprintf(go, sizeof(go), "%s/go", root());
+    int fd = open(holding, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return;
+    close(fd);
+    while (access(go, F_OK) < 0)
+        pause_ms(5);
+}
+
+/* Names a complete file as the object. */
+static int put_object(const struct operation *o, const char *part, const char *path)
+{
+    struct stat st;
+    bool exists = stat(path, &st) == 0;
+    uint64_t version = exists ? version_of(path) : 0;
+    if (o->exclusive && exists)
+        return -EEXIST;
+    if (o->version && !exists)
+        return -ENOENT;
+    if (o->version && o->version != version)
+        return o->version < version ? -ERANGE : -EOVERFLOW;
+    if (rename(part, path) < 0)
+        return -errno;
+    next_version(path);
+    return 0;
+}
+
 API int rados_write_op_operate(void *op, void *io, const char *object, time_t *modified, int flags)
 {
     const struct operation *o = op;
@@ -242,9 +342,13 @@ API int rados_write_op_operate(void *op, void *io, const char *object, time_t *m
         abort();
     if (has_fault("full", path))
         return -ENOSPC;
+    if (has_fault("denied", path))
+        return -EPERM;
     if (has_fault("slow", path))
         pause_ms(300);
-    snprintf(part, sizeof(part), "%s~%p", path, op);
+    if (has_fault("held", path))
+        hold();
+    snprintf(part, sizeof(part), "%s~%d%p", path, (int)getpid(), op);
     FILE *file = fopen(part, "we");
     if (!file)
         return -errno;
@@ -253,12 +357,77 @@ API int rados_write_op_operate(void *op, void *io, const char *object, time_t *m
         unlink(part);
         return -EIO;
     }
-    if (!o->exclusive)
-        return rename(part, path) < 0 ? -errno : 0;
-    int rc = link(part, path) < 0 ? -errno : 0;
+    int change = begin_change(), rc = put_object(o, part, path);
+    close(change);
     unlink(part);
-    return rc == 0 && has_fault("lost", path) ? -ETIMEDOUT : rc;
+    return rc == 0 && o->exclusive && has_fault("lost", path) ? -ETIMEDOUT : rc;
 }
+
+/* ---- locks ---- */
+
+/* The owner of a lock whose lease has not ended; "": it is free. */
+static void owner_of(const char *path, char owner[256])
+{
+    char side[4096];
+    side_path("locks", path, side);
+    *owner = '\0';
+    FILE *file = has_fault("ended", path) ? NULL : fopen(side, "re");
+    if (file && fscanf(file, "%255s", owner) != 1)
+        *owner = '\0';
+    if (file)
+        fclose(file);
+}
+
+API int rados_lock_exclusive(void *io, const char *object, const char *name, const char *cookie, const char *text,
+                             struct timeval *lease, uint8_t flags)
+{
+    char path[4096], side[4096], owner[256];
+    (void)name, (void)text;
+    if (lease->tv_sec != 30) /* without one a killed planner would hold it for ever */
+        abort();
+    path_of(io, object, path);
+    side_path("locks", path, side);
+    int change = begin_change();
+    owner_of(path, owner);
+    int rc = *owner && strcmp(owner, cookie) != 0 ? -EBUSY
+             : *owner && flags == 0               ? -EEXIST
+             : !*owner && flags == 2              ? -ENOENT
+                                                  : 0;
+    FILE *file = rc == 0 ? fopen(side, "we") : NULL;
+    if (rc == 0 && (!file || fprintf(file, "%s", cookie) < 0 || fclose(file) != 0))
+        abort();
+    close(change);
+    return rc;
+}
+API int rados_unlock(void *io, const char *object, const char *name, const char *cookie)
+{
+    char path[4096], side[4096], owner[256];
+    (void)name;
+    path_of(io, object, path);
+    side_path("locks", path, side);
+    int change = begin_change();
+    owner_of(path, owner);
+    int rc = strcmp(owner, cookie) != 0 ? -ENOENT : unlink(side) < 0 ? -errno : 0;
+    close(change);
+    return rc;
+}
+API ssize_t rados_list_lockers(void *io, const char *object, const char *name, int *exclusive, char *tag,
+                               size_t *tag_bytes, char *clients, size_t *client_bytes, char *cookies,
+                               size_t *cookie_bytes, char *addresses, size_t *address_bytes)
+{
+    char path[4096], owner[256];
+    (void)name, (void)tag, (void)clients, (void)addresses;
+    path_of(io, object, path);
+    int change = begin_change();
+    owner_of(path, owner);
+    close(change);
+    *exclusive = 1;
+    *tag_bytes = *client_bytes = *address_bytes = 0;
+    snprintf(cookies, *cookie_bytes, "%s", owner);
+    *cookie_bytes = strlen(owner) + 1;
+    return *owner ? 1 : 0;
+}
+
 API int rados_aio_create_completion2(void *arg, void (*ended)(void *completion, void *arg), void **completion)
 {
     struct completion *c = calloc(1, sizeof(*c));

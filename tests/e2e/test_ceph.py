@@ -101,6 +101,81 @@ ceph.call("continue")
 check("later reads work", wait_until(lambda: read_all(mount)[0] == set(), 120))
 mount.unmount()
 
+print("-- counts, plans and placements")
+CLUSTER = "rados:expertfs/m"
+each = -(-json.loads(tool("expertctl", "info", "--json", store).stdout)["expert_coded_bytes"] // 32)
+
+
+def plan(**environment):
+    return tool("expertctl", "cluster", "plan", "--json", "--servers", f"a={24 * each},b={24 * each}", store, CLUSTER, **environment)
+
+
+def number():
+    return json.loads(tool("expertctl", "cluster", "--json", store, CLUSTER, **reader).stdout)["number"]
+
+
+def placed_mount(server, environment=None):
+    return Mount(ADDRESS, f"budget=96M,nopassthrough,direct_io=on,warm=off,nostate,placement={CLUSTER},server={server}", environment=environment)
+
+
+mounts = {server: placed_mount(server) for server in ("a", "b")}
+result = None
+
+
+def planned(count):
+    global result
+    result = plan()
+    return result.returncode == 0 and json.loads(result.stdout)["servers"] == count
+
+
+check("both servers have written counts", wait_until(lambda: planned(2), 60), result)
+for server, mount in mounts.items():
+    check(f"{server} takes the placement and reads its experts", wait_until(lambda: int(mount.config()["placement_held"]) >= 8 and
+          mount.config()["placement_held"] == mount.config()["placement_experts"], 60), mount.control("config"))
+check("no wrong byte", read_all(mounts["a"])[0] == set())
+mounts["b"].unmount()
+mount = placed_mount("b", environment=reader)
+check("a server that may only read says so, and takes the placement", wait_until(lambda: "the counts of b are not written: the user may not" in
+      mount.control("log") and mount.config()["placement_number"] != "0", 60), mount.control("log"))
+result = plan(**reader)
+check("and does not plan", result.returncode == 1 and "the user may not" in result.stderr, result)
+begin = number()
+run("rados", "-p", "expertfs", "lock", "get", "m.planner", "planner", "--lock-cookie", "other", "--lock-duration", "20")
+result = plan()
+check("another one plans", result.returncode == 1 and "other plans" in result.stderr, result)
+check("its lease ends", wait_until(lambda: plan().returncode == 0, 60) and number() == begin + 1)
+begin, results, ended = number(), [], threading.Event()
+
+
+def breaks_locks():  # all believe that they plan
+    while not ended.is_set():
+        listed = json.loads(run("rados", "-p", "expertfs", "lock", "info", "m.planner", "planner", "--format", "json").stdout or "{}")
+        for locker in listed.get("lockers", []):
+            run("rados", "-p", "expertfs", "lock", "break", "m.planner", "planner", locker["name"], "--lock-cookie", locker["cookie"])
+
+
+def plans():
+    for _ in range(6):
+        results.append(plan())
+
+
+threads = [threading.Thread(target=run_it) for run_it in (breaks_locks, plans, plans, plans)]
+for thread in threads:
+    thread.start()
+for thread in threads[1:]:
+    thread.join()
+ended.set()
+threads[0].join()
+good = [json.loads(result.stdout)["number"] for result in results if result.returncode == 0]
+check("without a lock, too, each plan that ended well is one version", len(set(good)) == len(good) and number() == begin + len(good) and
+      all(re.search("plans|lost|meanwhile", result.stderr) for result in results if result.returncode), results)
+note(f"{len(good)} of {len(results)} have written")
+check("the last one is in force", wait_until(lambda: int(mount.config()["placement_number"]) == number(), 60), mount.control("config"))
+mount.unmount()
+mounts["a"].unmount()
+for name in ("m.placement", "m.planner", "m.counts.a", "m.counts.b"):
+    run("rados", "-p", "expertfs", "rm", name)
+
 print("-- a copy is killed")
 copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:expertfs/killed"])
 wait_until(lambda: run("rados", "-p", "expertfs", "stat", "killed.part").returncode == 0 or copying.poll() is not None, 60)

@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct ctl_command *const commands[] = {&ctl_up,     &ctl_down,   &ctl_ls,      &ctl_rm,    &ctl_status,
-                                                     &ctl_log,    &ctl_warmup, &ctl_get,     &ctl_set,   &ctl_info,
-                                                     &ctl_verify, &ctl_unpack, &ctl_profile, &ctl_doctor};
+static const struct ctl_command *const commands[] = {&ctl_up,     &ctl_down,   &ctl_ls,      &ctl_rm,     &ctl_status,
+                                                     &ctl_log,    &ctl_warmup, &ctl_get,     &ctl_set,    &ctl_info,
+                                                     &ctl_verify, &ctl_unpack, &ctl_profile, &ctl_doctor, &ctl_cluster};
 
 static void print_help(FILE *to)
 {

@@ -26,7 +26,7 @@ struct ctl_command {
 };
 
 extern const struct ctl_command ctl_up, ctl_down, ctl_ls, ctl_rm, ctl_status, ctl_log, ctl_warmup, ctl_get, ctl_set,
-    ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_doctor;
+    ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_doctor, ctl_cluster;
 
 /* Prints json, and frees it; NULL, as of json_pack() without memory, is an error. Returns the exit status. */
 struct json_t;

@@ -100,7 +100,7 @@ __attribute__((format(printf, 2, 3))) static void problem(struct problems *p, co
 
 static void find_faults(const char *root, const struct ctl_sample *s, const char *store, struct problems *p)
 {
-    char *lost = ctl_mount_store_lost(s->config), local[400];
+    char *lost = ctl_mount_store_lost(s->config), fault[400];
     const struct span all = span_mount(s);
     unsigned long long damaged = tools_line_number(s->stat, "chunks_damaged"),
                        messages = tools_line_number(s->stat, "fuse_log_lost");
@@ -112,8 +112,10 @@ static void find_faults(const char *root, const struct ctl_sample *s, const char
     if (lost)
         problem(p, "%s", lost);
     free(lost);
-    if (strcmp(tools_line_text(s->config, "local_fault", local, sizeof(local)), "-") != 0 && *local)
-        problem(p, "%s", local);
+    static const char *const faults[] = {"local_fault", "placement_fault"};
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+        if (strcmp(tools_line_text(s->config, faults[i], fault, sizeof(fault)), "-") != 0 && *fault)
+            problem(p, "%s", fault);
     if (messages)
         problem(p, "%llu log messages were lost: standard error or syslog was too slow", messages);
 }
@@ -308,6 +310,17 @@ static void print_local(const struct ctl_sample *s)
                tools_size_print(disk_bytes - local_bytes, remote, sizeof(remote)));
 }
 
+static void print_placed(const struct ctl_sample *s)
+{
+    char rule[20];
+    unsigned long long number = tools_line_number(s->config, "placement_number");
+    if (number)
+        printf("placed    %llu of %llu experts are in memory (placement %llu by %s)\n",
+               (unsigned long long)tools_line_number(s->config, "placement_held"),
+               (unsigned long long)tools_line_number(s->config, "placement_experts"), number,
+               tools_line_text(s->config, "placement_rule", rule, sizeof(rule)));
+}
+
 /* Whether experts are read before they are requested, and what that waits for. */
 static void print_warm(const struct ctl_sample *s)
 {
@@ -328,6 +341,7 @@ void ctl_status_words(const char *root, const struct ctl_sample *s)
     tools_line_path(s->config, "store", store, sizeof(store));
     print_mount(root, s, store);
     print_local(s);
+    print_placed(s);
     print_warm(s);
     print_rates(s);
     print_clients(s);

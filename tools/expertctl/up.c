@@ -11,7 +11,7 @@
 #include "model.h"
 #include "mountpoint.h"
 #include "options.h"
-#include "place.h"
+#include "mountpoint_place.h"
 #include "run.h"
 #include "run_mount.h"
 #include "run_values.h"

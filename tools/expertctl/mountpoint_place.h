@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.h - where `expertctl up` mounts a model. */
-#ifndef EXPERTCTL_PLACE_H
-#define EXPERTCTL_PLACE_H
+/* mountpoint_place.h - where `expertctl up` mounts a model. */
+#ifndef EXPERTCTL_MOUNTPOINT_PLACE_H
+#define EXPERTCTL_MOUNTPOINT_PLACE_H
 
 #include "model.h"
 

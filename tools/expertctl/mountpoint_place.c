@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.c - see place.h. */
-#include "place.h"
+/* mountpoint_place.c - see mountpoint_place.h. */
+#include "mountpoint_place.h"
 
 #include "expertctl.h"
 #include "expertfs-private.h"
