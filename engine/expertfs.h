@@ -230,8 +230,9 @@ EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, 
  * (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED; with a mount also -EIO after the daemon has ended, and -EDEADLK: clients
  * hold the memory that it needs, and have released none for 30 s). 0: all were reported or dropped. -ETIMEDOUT: none
  * in timeout_ms (< 0: no limit). -EDEADLK, at once, without a limit: only this thread's drops can release the memory,
- * of experts of this request or, for a store in this process, of any request that this thread has made. A program that
- * drops them by another thread waits with a limit.
+ * of experts of this request or, for a store in this process, of any request that this thread has made; or, for such a
+ * store, threads that wait for each other without a limit hold all of it: then one of them gets it. A program that
+ * drops experts by another thread than that which requested them waits with a limit.
  */
 EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status);
 /* An eventfd to poll: readable while efs_client_wait_any() would return at once. Owned by the request, the same at each
@@ -240,8 +241,8 @@ EFS_API int efs_client_event(struct efs_client_request *request);
 /*
  * Wait for all experts: 0, or the error of the first in needs that failed. All must fit into memory at once, coded ones
  * into half of the planned chunk pool. -EDEADLK, at once: they do not (a mount reports it over its socket); or, for a
- * store in this process, only drops of other requests that this thread has made can release the memory (a mount ends
- * the request with -EDEADLK after 30 s). The request stays valid for efs_client_wait_any() and drops. A request that
+ * store in this process, only drops of other requests that this thread has made, or of threads that wait for each other,
+ * can release the memory (a mount ends the request with -EDEADLK after 30 s). The request stays valid for efs_client_wait_any() and drops. A request that
  * waits for memory holds none.
  */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);

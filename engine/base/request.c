@@ -81,32 +81,69 @@ void efs_client_item_set(struct efs_client_request *request, struct efs_client_i
                          errint_t error)
 {
     request->loading -= item->state == EFS_ITEM_LOADING;
+    request->blocked = EFS_BLOCKED_NONE;
     item->state = state;
     item->error = error;
     pthread_cond_broadcast(request->changed);
     update_event(request);
 }
 
+bool efs_client_blocks(struct efs_client_request *request)
+{
+    request->blocked = request->any_thread                      ? EFS_BLOCKED_TEAM
+                       : request->thread == efs_thread_number() ? EFS_BLOCKED_MAKER
+                                                                : EFS_BLOCKED_NONE;
+    return request->blocked && request->ops->blocks && request->ops->blocks(request);
+}
+
+/* The wait of the calling thread has ended. */
+static void request_unblock(struct efs_client_request *request)
+{
+    if (request->blocked && (request->any_thread || request->thread == efs_thread_number()))
+        request->blocked = EFS_BLOCKED_NONE;
+}
+
+/* Waits until an item was not reported yet, or none is LOADING. until: NULL: without a limit. *next: its index, or
+ * count. */
+static errint_t wait_unreported(struct efs_client_request *request, const struct timespec *until, uint32_t *next)
+{
+    bool may_refresh = !until && !request->any_thread;
+    errint_t rc = 0;
+    while ((*next = next_unreported(request)) == request->count && request->loading && rc == 0) {
+        if (may_refresh && request->oversize && request->ops->refresh) {
+            request->ops->refresh(request);
+            may_refresh = false;
+            continue;
+        }
+        if (!until && !request->blocked && efs_client_blocks(request))
+            continue;
+        rc = !until && request_waits_for_itself(request) ? -EDEADLK : request_block(request, until);
+    }
+    if (!until)
+        request_unblock(request);
+    return rc;
+}
+
 /* ---- the calls ---- */
+
+errint_t efs_client_wait_first(struct efs_client_request *request)
+{
+    uint32_t next;
+    pthread_mutex_lock(request->lock);
+    errint_t rc = wait_unreported(request, NULL, &next);
+    pthread_mutex_unlock(request->lock);
+    return rc;
+}
 
 int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
     struct timespec time;
     const struct timespec *until = efs_deadline(timeout_ms, &time);
     uint32_t next;
-    int rc = 0;
-    bool may_refresh = !until && !request->any_thread;
     if (!request_is_here(request))
         return -ECHILD;
     pthread_mutex_lock(request->lock);
-    while ((next = next_unreported(request)) == request->count && request->loading && rc == 0) {
-        if (may_refresh && request->oversize && request->ops->refresh) {
-            request->ops->refresh(request);
-            may_refresh = false;
-            continue;
-        }
-        rc = !until && request_waits_for_itself(request) ? -EDEADLK : request_block(request, until);
-    }
+    int rc = wait_unreported(request, until, &next);
     if (next < request->count) {
         struct efs_client_item *item = item_at(request, next);
         item->reported = true;
@@ -145,8 +182,14 @@ errint_t efs_client_wait(struct efs_client_request *request)
     pthread_mutex_lock(request->lock);
     if (request->oversize && request->ops->refresh)
         request->ops->refresh(request);
-    while (request->loading && !request->oversize && !request_waits_for_itself(request))
+    while (request->loading && !request->oversize) {
+        if (!request->blocked && efs_client_blocks(request))
+            continue;
+        if (request_waits_for_itself(request))
+            break;
         request_block(request, NULL);
+    }
+    request_unblock(request);
     errint_t rc = request->loading ? -EDEADLK : 0;
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = item_at(request, i)->error;

@@ -28,6 +28,9 @@ struct efs_request_ops { /* of a kind of request */
     /* base.oversize and own_drops may be outdated: resets them, until they were requested again. Lock held, released
      * meanwhile. NULL: they never are. */
     void (*refresh)(struct efs_client_request *request);
+    /* blocked was set: looks whether threads that wait for each other hold all memory, which sets stuck. NULL: it does
+     * not. Whether the lock was released meanwhile. */
+    bool (*blocks)(struct efs_client_request *request);
     /* The request has an event from now on; NULL: does nothing. Lock held. */
     void (*event_opened)(struct efs_client_request *request);
     /* The tensors of a READY item. Lock held. */
@@ -39,6 +42,9 @@ struct efs_request_ops { /* of a kind of request */
     void (*free)(struct efs_client_request *request);
 };
 
+/* Which thread waits for a request without a limit, and holds what it holds until then. */
+enum efs_blocked { EFS_BLOCKED_NONE, EFS_BLOCKED_MAKER, EFS_BLOCKED_TEAM };
+
 struct efs_client_request {
     const struct efs_request_ops *ops;
     const struct efs_owner *owner; /* of the client or the store */
@@ -49,10 +55,11 @@ struct efs_client_request {
     uint32_t count, loading; /* items; those that are LOADING */
     uint32_t first_item_at, item_bytes;
     bool oversize; /* its items do not fit into memory at once, and some are LOADING */
-    /* It waits for memory that other requests of the thread that made it hold. thread: its efs_thread_number(); 0: not
-     * known, and stuck is false. any_thread: threads that wait for it do so for that thread, which waits, too; they
-     * drop its experts meanwhile. */
+    /* It waits for memory that other requests of the thread that made it hold, or that of threads which wait for each
+     * other. thread: its efs_thread_number(); 0: not known, and stuck is false. any_thread: threads that wait for it do
+     * so for that thread, which waits, too; they drop its experts meanwhile. */
     bool stuck, any_thread;
+    enum efs_blocked blocked; /* NONE again when an item changes, which wakes the thread */
     uint64_t thread;
     /* Its experts that wait for memory which that thread holds, also by this request; 0: none does. */
     uint32_t own_drops;
@@ -74,6 +81,10 @@ static inline void efs_client_request_init(struct efs_client_request *request, c
                                            .item_bytes = (uint32_t)item_bytes};
 }
 
+/* The calling thread is about to wait without a limit. Lock held; returns whether it was released meanwhile. */
+bool efs_client_blocks(struct efs_client_request *request);
+/* Waits until an item can be returned by efs_client_wait_any(), or none will. 0; -EDEADLK: as that function. */
+errint_t efs_client_wait_first(struct efs_client_request *request);
 /* Checks 1 to `most` experts, each once and with tokens. 0; -EINVAL. */
 errint_t efs_request_check(const struct efs_need *needs, uint32_t count, uint32_t most, struct efs_error *err);
 /* Changes the state of an item, with the error of FAILED, and wakes those that wait. Lock held. */

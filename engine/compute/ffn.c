@@ -473,9 +473,10 @@ static errint_t ffn_begin(struct ffn *f)
     errint_t rc = efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs, m->expert_count, form,
                                    &f->request, f->err);
     free(needs);
-    if (rc == 0)
-        f->request->any_thread = true; /* threads of the team wait for it, while this one waits for them */
-    return rc;
+    if (rc < 0)
+        return rc;
+    f->request->any_thread = true;            /* threads of the team wait for it, while this one waits for them */
+    return efs_client_wait_first(f->request); /* for memory before the team, which another thread may have */
 }
 
 static void ffn_end(struct ffn *f)

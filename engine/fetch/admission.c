@@ -304,13 +304,24 @@ static void look_for_progress(struct efs *fs, bool waits)
     leases->least_pinned = waits ? pinned : UINT64_MAX;
 }
 
-/* why: the first request waits. While that is for memory in flight, the queue is tried again. */
-static void queue_look_for_stuck(struct efs *fs, errint_t why)
+static void queue_look_for_stuck(struct efs *fs)
 {
-    for (struct efs_request *request = fs->leases->queue.head; request; request = request->next) {
-        request->is_short = request->is_short && why != -EAGAIN;
-        request_set_stuck(request, efs_request_is_stuck(fs, request), efs_request_waits_for_drops(fs, request));
-    }
+    const struct efs_request *deadlocked = efs_deadlocked(fs);
+    for (struct efs_request *request = fs->leases->queue.head; request; request = request->next)
+        request_set_stuck(request, request == deadlocked || efs_request_is_stuck(fs, request),
+                          efs_request_waits_for_drops(fs, request));
+}
+
+/* Whether the queue will be tried before efs.lock is released for the last time: flags of then are set by that. */
+static bool queue_is_retried(const struct efs *fs)
+{
+    return fs->queue_starts || fs->deferred.admitted;
+}
+
+void efs_admission_blocked(struct efs *fs)
+{
+    if (!queue_is_retried(fs))
+        queue_look_for_stuck(fs);
 }
 
 static void admission_run(struct efs *fs)
@@ -324,7 +335,9 @@ static void admission_run(struct efs *fs)
     fs->leases->awaits_flight = rc == -EAGAIN;
     fs->admission_starved = rc == -EAGAIN && !efs_extents_only_long_refs(fs);
     efs_extents_set_wanted(fs);
-    queue_look_for_stuck(fs, rc);
+    for (struct efs_request *r = fs->leases->queue.head; r && rc == -EAGAIN; r = r->next)
+        r->is_short = false; /* the queue is tried again when what is in flight has ended */
+    queue_look_for_stuck(fs);
     look_for_progress(fs, rc < 0);
     if (!fs->leases->is_short || !fs->leases->on_short)
         return;
@@ -342,7 +355,7 @@ bool efs_memory_short(struct efs *fs)
 
 bool efs_admission_is_live(const struct efs *fs)
 {
-    bool retried = fs->queue_starts || fs->deferred.admitted;
+    bool retried = queue_is_retried(fs);
     bool in_flight = !efs_extents_only_long_refs(fs);
     return (fs->items_waiting == 0 || retried || memory_will_come(fs)) &&
            (!fs->admission_starved || retried || in_flight) && (!efs_extents_wait(fs) || retried || in_flight);
@@ -354,7 +367,7 @@ void efs_admission_run(struct efs *fs)
      * recursion would be as deep as the queue is long */
     const struct efs_changes *c = &fs->deferred.changes;
     bool due = c->admission || (fs->leases->awaits_flight && c->flight) || fs->closing;
-    if (fs->queue_starts || fs->deferred.admitted) {
+    if (queue_is_retried(fs)) {
         for (struct efs_request *request = due ? fs->leases->queue.head : NULL; request; request = request->next)
             request_set_stuck(request, false, 0); /* until the queue is tried: the change may be a drop */
         return;

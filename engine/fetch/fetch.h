@@ -124,12 +124,11 @@ struct efs_request {
     efs_oversize_fn *oversize_fn; /* called when oversize is set; may be NULL */
     /* the item by which oversize_fn was last called with true; NULL: with false, or never; guarded by efs.lock */
     struct efs_request_item *oversize_item;
-    bool waited;     /* it was not admitted as a whole when it was first tried */
-    bool is_short;   /* when the queue was last tried, it was not admitted, for want of memory */
-    bool in_line;    /* it holds some of its items, and waits for the next in the order of the queue */
-    uint32_t passed; /* later requests that were admitted while it waited as the first */
-    uint32_t
-        waiting; /* items in the admission queue; guarded by efs.lock, as are waited, is_short, in_line and passed */
+    _Atomic bool waited; /* it was not admitted as a whole when it was first tried */
+    bool is_short;       /* when the queue was last tried, it was not admitted, for want of memory */
+    bool in_line;        /* it holds some of its items, and waits for the next in the order of the queue */
+    uint32_t passed;     /* later requests that were admitted while it waited as the first */
+    uint32_t waiting;    /* items in the admission queue; guarded by efs.lock, as are is_short, in_line and passed */
     uint32_t job_next;
     /* In the same allocation, after the items: the parts of all items in order of priority; a job for each shard. */
     struct efs_part *parts;
@@ -185,6 +184,10 @@ bool efs_admission_is_live(const struct efs *fs);
  * this request; NULL: items of requests for other processes, if cancelled() is true for their argument. */
 void efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *cancelled);
 
+/* A thread waits for a request of the queue without a limit: sets base.stuck of one if the threads that hold all memory
+ * wait for each other. */
+void efs_admission_blocked(struct efs *fs);
+
 /* ---- fit.c: with efs.lock held ---- */
 /* The bytes that the program of a request holds in all of its requests. An expert in two of them counts twice. */
 struct efs_held efs_program_held(const struct efs *fs, const struct efs_request *request);
@@ -205,6 +208,11 @@ bool efs_request_is_stuck(const struct efs *fs, const struct efs_request *reques
  * number of its experts that wait; 0: it is not so. Of a request for another process only what it holds itself counts,
  * as the threads of that process are not known. */
 uint32_t efs_request_waits_for_drops(const struct efs *fs, const struct efs_request *request);
+
+/* The last request in the queue of a thread that holds experts, if all pinned memory is held by threads that wait
+ * without a limit, none of them for its own drops alone, and nothing is in flight: then they wait for each other. NULL:
+ * not so. */
+const struct efs_request *efs_deadlocked(const struct efs *fs);
 
 /* ---- reserve.c: with efs.lock held ---- */
 /* The items are of one request; those that do not wait are skipped. */

@@ -175,3 +175,51 @@ uint32_t efs_request_waits_for_drops(const struct efs *fs, const struct efs_requ
     const bool fits = bytes_fit(fs, with_next) || efs_request_is_pinned(fs, request);
     return !fits || (request->is_short && only_these_are_pinned(fs, held)) ? request->waiting : 0;
 }
+
+/* ---- threads that wait for each other ---- */
+
+/* Whether the thread that made the request waits for it, nothing of which is in flight, and so drops nothing. A team
+ * drops what the request itself holds. */
+static bool request_is_blocked(struct efs_request *request)
+{
+    if (!request->base.thread || !request->waiting || !request->is_short)
+        return false;
+    pthread_mutex_lock(&request->lock);
+    const enum efs_blocked blocked = request->base.blocked;
+    const bool in_flight = request->base.loading != request->waiting;
+    pthread_mutex_unlock(&request->lock);
+    return !in_flight &&
+           (blocked == EFS_BLOCKED_MAKER || (blocked == EFS_BLOCKED_TEAM && !efs_held_some(request->held)));
+}
+
+/* Whether a blocked thread gets -EDEADLK for what it holds itself. */
+static bool some_wait_for_themselves(const struct efs *fs)
+{
+    for (struct efs_request *r = fs->leases->queue.head; r; r = r->next)
+        if (request_is_blocked(r) && (efs_request_is_stuck(fs, r) || efs_request_waits_for_drops(fs, r)))
+            return true;
+    return false;
+}
+
+const struct efs_request *efs_deadlocked(const struct efs *fs)
+{
+    struct efs_held held = {{0}};
+    const struct efs_request *last = NULL, *other;
+    if (LIST_EMPTY(&fs->leases->holding) || !efs_extents_only_long_refs(fs) || some_wait_for_themselves(fs))
+        return NULL;
+    for (struct efs_request *r = fs->leases->queue.head; r; r = r->next) {
+        if (!request_is_blocked(r) || !efs_held_some(efs_program_held(fs, r)))
+            continue;
+        last = r;
+        LIST_FOREACH(other, &fs->leases->holding, holding)
+        {
+            if (other->base.thread == r->base.thread)
+                add_unmarked(fs, other, false, &held);
+        }
+    }
+    LIST_FOREACH(other, &fs->leases->holding, holding)
+    {
+        unmark(fs, other);
+    }
+    return only_these_are_pinned(fs, held) ? last : NULL;
+}

@@ -93,8 +93,22 @@ static void request_free(struct efs_client_request *of)
     efs_request_unref(efs_request_of(of));
 }
 
+/* One that waited for memory may be the last to close a circle. */
+static bool request_blocks(struct efs_client_request *of)
+{
+    struct efs_request *request = efs_request_of(of);
+    if (!atomic_load_explicit(&request->waited, memory_order_relaxed))
+        return false;
+    pthread_mutex_unlock(of->lock);
+    efs_lock(request->fs);
+    efs_admission_blocked(request->fs);
+    efs_unlock(request->fs);
+    pthread_mutex_lock(of->lock);
+    return true;
+}
+
 static const struct efs_request_ops request_ops = {
-    .tensors = request_tensors, .drop = request_drop, .free = request_free};
+    .blocks = request_blocks, .tensors = request_tensors, .drop = request_drop, .free = request_free};
 
 void efs_request_detach(struct efs_client_request *request, uint32_t index)
 {

@@ -66,8 +66,9 @@ def empty_like(x):
 
 
 def _team(session) -> c_void_p:
-    if not session._team:
-        check(lib.efs_team_new(0, byref(session._team)))
+    with session._teaming:
+        if not session._team:
+            check(lib.efs_team_new(0, byref(session._team)))
     return session._team
 
 
@@ -105,7 +106,5 @@ def run_ffn(session, layer, x, idx, w, out, act, form, stack, layout):
         y_stride=to.row_stride, form=_library.FORMS[form])
     setattr(mixture, "y_bf16" if to.dtype == BF16 else "y", to.address)
     why = ErrorText()
-    with session._teaming:
-        rc = lib.efs_client_ffn(client, _team(session), stack_text, layer, byref(mixture), byref(why))
-    check(rc, why)
+    check(lib.efs_client_ffn(client, _team(session), stack_text, layer, byref(mixture), byref(why)), why)
     return result

@@ -18,8 +18,8 @@ class Request(Uncopied):
 
     An expert that could not be loaded is raised as an OSError with layer and number; the next call goes on with the
     others. A wait for memory that only experts of the thread which made the request hold raises OutOfMemory, a
-    MemoryError: then delete some, and go on. The loop variable of `for expert in request` is one. Two threads that hold
-    experts and wait for more can wait for each other: see expertfs-python(7)."""
+    MemoryError: then delete some, and go on. The loop variable of `for expert in request` is one. Of threads that hold
+    experts and wait for each other one gets it: at once, or from a mount when no memory was released for 30 s."""
 
     def __init__(self, session, layer: int, experts: Sequence[int], tokens: int | Sequence[int], form: str, stack: str):
         forms = _library.FORMS if session.device is None else {**_library.FORMS, "device": _library.DEVICE}

@@ -169,7 +169,8 @@ class Session(Uncopied):
         in turns (gpt-oss in BF16, which has both). Blocks; other Python threads run.
 
         ValueError, TypeError: shapes and types; OSError: EOPNOTSUPP, another kind of expert, layout or activation;
-        EUCLEAN, damage; EIO; MemoryError: tensors that this thread holds leave no room."""
+        EUCLEAN, damage; EIO; MemoryError: tensors that this thread holds, or that threads which wait for each other hold, leave no
+        room."""
         layout = (_library.TRANSPOSED if transposed else 0) | (_library.INTERLEAVED if interleaved else 0)
         return run_ffn(self, layer, x, idx, w, out, act, form, stack, layout)
 

@@ -488,6 +488,83 @@ TEST(test_waits_for_its_own_request)
     close_within_budget(fs);
 }
 
+struct holder {
+    struct efs *fs;
+    pthread_barrier_t *all_hold;
+    uint32_t layer, count, next; /* holds count experts of its layer, and waits for expert `next` of the last one */
+    enum efs_form form;
+    bool one_by_one;
+    _Atomic uint32_t *deadlocks;
+};
+
+static errint_t wait_for_one(struct efs_client_request *request, bool one_by_one)
+{
+    uint32_t index;
+    errint_t status = 0;
+    int rc = one_by_one ? efs_client_wait_any(request, -1, &index, &status) : efs_client_wait(request);
+    return rc < 0 ? rc : status;
+}
+
+static void *hold_and_wait(void *arg)
+{
+    struct holder *h = arg;
+    struct efs_client_request *held = NULL;
+    if (h->count) {
+        held = fixture_submit(h->fs, needs[h->layer], h->count, h->form);
+        assert_int_equal(efs_client_wait(held), 0);
+    }
+    pthread_barrier_wait(h->all_hold);
+    struct efs_client_request *next = fixture_submit(h->fs, &needs[LAYERS - 1][h->next], 1, h->form);
+    errint_t rc = wait_for_one(next, h->one_by_one);
+    if (rc == -EDEADLK) {
+        ++*h->deadlocks;
+        efs_client_release(held);
+        held = NULL;
+        rc = wait_for_one(next, h->one_by_one);
+    }
+    efs_client_release(next);
+    efs_client_release(held);
+    return (void *)(intptr_t)rc;
+}
+
+/* Threads that hold all memory and wait for each other: one of them gets -EDEADLK, and the others what they wait for
+ * when that one drops its own; also where a thread that holds nothing waits for the same memory. */
+TEST(test_threads_wait_for_each_other)
+{
+    uint32_t fit;
+    struct efs *fs = open_small(&fit);
+    for (uint32_t turn = 0; turn < 8; turn++) {
+        pthread_barrier_t all_hold;
+        pthread_t thread[3];
+        _Atomic uint32_t deadlocks = 0;
+        const uint32_t count = 2 + turn % 2, half = fit / 2;
+        struct holder h[3];
+        pthread_barrier_init(&all_hold, NULL, count);
+        for (uint32_t i = 0; i < count; i++) {
+            h[i] = (struct holder){.fs = fs,
+                                   .all_hold = &all_hold,
+                                   .layer = i,
+                                   .count = i == 2 ? 0
+                                            : i    ? fit - half
+                                                   : half,
+                                   .next = i,
+                                   .form = EFS_FORM_CODED,
+                                   .one_by_one = turn & 2,
+                                   .deadlocks = &deadlocks};
+            assert_int_equal(pthread_create(&thread[i], NULL, hold_and_wait, &h[i]), 0);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            void *rc;
+            pthread_join(thread[i], &rc);
+            assert_int_equal((intptr_t)rc, 0);
+        }
+        pthread_barrier_destroy(&all_hold);
+        assert_int_equal(deadlocks, 1);
+    }
+    fixture_within_budget(fs);
+    efs_close(fs);
+}
+
 /* A thread that holds experts and waits for more of another program's memory stands behind requests that hold nothing,
  * also those that came later. */
 TEST(test_stands_behind)

@@ -474,8 +474,8 @@ uint64_t state_step_name(struct step step)
 
 void world_describe(struct step step, char *text, size_t bytes)
 {
-    static const char *const names[] = {"job",     "read",   "read fails", "begin", "drop",
-                                        "release", "cancel", "budget",     "look",  "resume"};
+    static const char *const names[] = {"job",    "read", "read fails", "begin", "drop",  "release",
+                                        "cancel", "wait", "budget",     "look",  "resume"};
     if (step.kind == STEP_READ || step.kind == STEP_READ_FAILS)
         snprintf(text, bytes, "%s at offset %llu", names[step.kind],
                  (unsigned long long)one_thread->reads[step.at]->offset);

@@ -242,9 +242,27 @@ static bool any_is(const struct caller *c, uint32_t count, enum efs_item_state s
     return false;
 }
 
+static void caller_wait(unsigned n)
+{
+    struct efs_client_request *request = world->callers[n].request;
+    one_thread->number = CALLERS_MAX + plan_of(n)->thread;
+    pthread_mutex_lock(request->lock);
+    efs_client_blocks(request);
+    pthread_mutex_unlock(request->lock);
+}
+
+/* The thread of this caller waits for nothing now. */
+static void thread_wakes(unsigned n)
+{
+    for (unsigned m = 0; plan_of(n)->thread && m < world->caller_count; m++)
+        if (plan_of(m)->thread == plan_of(n)->thread && world->callers[m].request)
+            world->callers[m].request->blocked = EFS_BLOCKED_NONE;
+}
+
 static void caller_drop(unsigned n, uint32_t item)
 {
     struct caller *c = &world->callers[n];
+    thread_wakes(n);
     if (plan_of(n)->kind == CALLER_SESSION) {
         c->here[item] = false;
         c->gone[item] = true;
@@ -257,6 +275,7 @@ static void caller_release(unsigned n)
     struct caller *c = &world->callers[n];
     struct efs_lease *lease = c->lease;
     struct efs_client_request *request = c->request;
+    thread_wakes(n);
     c->stage = STAGE_DONE;
     c->lease = NULL;
     c->request = NULL;
@@ -347,6 +366,8 @@ static unsigned caller_steps(unsigned n, struct step steps[STEPS_MAX], unsigned 
         return add(steps, count, STEP_BEGIN, n, 0);
     if (c->stage != STAGE_RUNNING)
         return count;
+    if (p->waits && c->request && c->request->loading && !c->request->blocked && !c->request->stuck)
+        count = add(steps, count, STEP_WAIT, n, 0);
     if (p->kind == CALLER_OPEN && c->lease)
         return add(steps, count, STEP_RELEASE, n, 0);
     if (p->kind == CALLER_READ || p->kind == CALLER_OPEN)
@@ -354,7 +375,7 @@ static unsigned caller_steps(unsigned n, struct step steps[STEPS_MAX], unsigned 
     bool loading = any_is(c, p->count, EFS_ITEM_LOADING), ready = any_is(c, p->count, EFS_ITEM_READY);
     bool drops = p->one_by_one || (p->kind == CALLER_SESSION && !loading);
     if (c->oversize || (p->kind == CALLER_REQUEST && c->request->oversize && !world->plan->piecewise))
-        drops = !p->keeps || c->request->own_drops == c->request->loading;
+        drops = !p->keeps || c->request->own_drops == c->request->loading || c->request->stuck;
     for (uint32_t i = 0; i < p->count && drops; i++)
         if (item_state(c, i) == EFS_ITEM_READY)
             count = add(steps, count, STEP_DROP, n, i);
@@ -429,7 +450,7 @@ static void run_budget(void)
 
 static void run_step(struct step step)
 {
-    heap_tag(step.kind >= STEP_BEGIN && step.kind <= STEP_CANCEL ? ACTOR_CALLER + step.at : ACTOR_ENGINE);
+    heap_tag(step.kind >= STEP_BEGIN && step.kind <= STEP_WAIT ? ACTOR_CALLER + step.at : ACTOR_ENGINE);
     switch ((enum step_kind)step.kind) {
     case STEP_JOB:
         one_thread_run(step.at);
@@ -449,6 +470,9 @@ static void run_step(struct step step)
         break;
     case STEP_CANCEL:
         caller_cancel(step.at, step.item);
+        break;
+    case STEP_WAIT:
+        caller_wait(step.at);
         break;
     case STEP_BUDGET:
         run_budget();

@@ -39,6 +39,7 @@ struct caller_plan {
     bool one_by_one; /* drops an expert while others are being loaded; else waits for all, unless the request is
                         oversize */
     bool may_cancel; /* once, some caller drops an expert that is being loaded, or ends: release, death of a session */
+    bool waits;      /* its thread waits for it without a limit: drops nothing until that has ended */
     bool keeps;      /* drops an expert only where a wait for the next one ends with -EDEADLK */
     unsigned thread; /* of several callers, from 1 on: it drops nothing while it waits for one of them; 0: its own */
     unsigned after;  /* the caller, from 1 on, that must have ended before: the same client; 0: none */
@@ -105,6 +106,7 @@ enum step_kind {
     STEP_DROP,
     STEP_RELEASE,
     STEP_CANCEL,
+    STEP_WAIT,
     STEP_BUDGET,
     STEP_LOOK, /* for mappings, by the plan thread */
     STEP_RESUME

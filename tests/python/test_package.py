@@ -255,6 +255,36 @@ for budget in ("22M", "24M"):
     with expertfs.open(wide_store, budget=budget, state=False) as session:
         check_oversize(f"8 experts of 3 MiB, {budget}", session)
 
+
+def check_two_threads(what, session, by_ffns=(False, True)):
+    """Two threads hold 3 experts each, and want 5 more each, with memory for 6 to 10: by requests, or by ffn()."""
+    for by_ffn in by_ffns if numpy else (False,):
+        errors, ended, all_hold = [], [], threading.Barrier(2)
+
+        def wait_for_more(layer, kept):
+            for expert in range(3, 8):
+                kept.extend(session.request(layer, [expert]))
+                if by_ffn:
+                    one = numpy.ones((1, 1), numpy.float32)
+                    session.ffn(layer, numpy.ones((1, 512), numpy.float32), numpy.array([[(expert + 1) % 8]]), one, form="full")
+
+        def hold_and_wait(layer):
+            kept = session.request(layer, range(3)).wait()
+            all_hold.wait()
+            while layer not in ended:
+                try:
+                    wait_for_more(layer, kept)
+                    ended.append(layer)
+                except MemoryError as error:
+                    errors.append(str(error))
+                    kept.clear()
+        check(f"{what}: two threads that wait for each other: both end{', by ffn()' * by_ffn}", in_threads(hold_and_wait, (0, 1), 120) and
+              len(ended) == 2 and errors, (ended, errors))
+
+
+with expertfs.open(wide_store, budget="48M", state=False) as session:
+    check_two_threads("a store", session)
+
 print("-- the end of the interpreter")
 result = python("""import expertfs, sys
 session = expertfs.open(sys.argv[1], budget="128M", state=False)
@@ -302,6 +332,8 @@ except KeyError:
     check("after an exception, too", not is_mounted(scratch("mnt")) and os.path.isdir(scratch("mnt")))
 with expertfs.mount(wide_store, budget="30M") as path, expertfs.open(path) as session:
     check_oversize("a mount", session)
+with expertfs.mount(wide_store, budget="52M") as path, expertfs.open(path) as session:
+    check_two_threads("a mount", session, (False,))
 error = raised(OSError, lambda: expertfs.mount(scratch("nothing")).__enter__())
 check("what cannot be mounted", error and "nothing" in str(error), error)
 print("-- a daemon that is killed")
