@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 
 import torch
 
 from ._library import ROLES, CTensor, Error, check, lib
+from .tensor import Expert
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
@@ -72,6 +74,21 @@ def arrivals(binding, experts, counts):
         lib.efs_client_drop(request.handle, index)
 
 
+def device_arrivals(binding, experts, counts):
+    """The same in memory of the session's graphics processor, dropped after the work in PyTorch's current stream."""
+    request = binding.session.request(binding.layer, experts, counts, form="device", stack=binding.stack)
+    while (index := request.next_index()) is not None:
+        tensors = {one.role: one for one in Expert(request, index).tensors}
+        gate, up = tensors.get("gate"), tensors.get("up")
+        if gate and up._address == gate._address + gate.nbytes:  # as in Matrices.of()
+            gate.shape = (2 * gate.shape[0], gate.shape[1])
+            tensors = {"gate_up": gate, "down": tensors["down"]}
+        matrices = {role: torch.from_dlpack(one) for role, one in tensors.items()}
+        del tensors, gate, up
+        yield index, matrices
+        matrices.clear()  # the caller has it, too
+
+
 def run_expert(module, matrices, x):
     def product(role, of):
         return torch.nn.functional.linear(of, matrices[role].to(of.dtype))
@@ -87,7 +104,8 @@ def in_order(module, binding, hidden_states, top_k_index):
     experts, counts = (one.tolist() for one in torch.unique_consecutive(sorted_experts, return_counts=True))
     rows = [*zip((order % max(tokens, 1)).split(counts), (order // max(tokens, 1)).split(counts))]
     waiting, next_one = {}, 0
-    for index, matrices in binding.arrivals(experts, counts) if experts else ():
+    arrive = binding.arrivals if hidden_states.device.type == "cpu" else functools.partial(device_arrivals, binding)
+    for index, matrices in arrive(experts, counts) if experts else ():
         waiting[index] = run_expert(module, matrices, hidden_states[rows[index][0]])
         while next_one in waiting:
             yield *rows[next_one], waiting.pop(next_one)

@@ -3,6 +3,7 @@
 
     model = expertfs.transformers.from_pretrained("mnt")          # a mount
     model = expertfs.transformers.from_pretrained("model", store="model.efs", budget="8G")
+    model = expertfs.transformers.from_pretrained("model", store="model.efs", device=0, device_budget="4G")
 
 The experts' parameters are never made: a layer requests the experts of its tokens when it runs."""
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import re
 import threading
 
+import torch
 import transformers
 from transformers.modeling_utils import PreTrainedModel
 
@@ -140,32 +142,42 @@ def _refuse(model, method: str, why: str, unless=lambda *args, **kwargs: False) 
     object.__setattr__(model, method, refused)
 
 
-def _refuse_what_needs_parameters(model) -> None:
+def _refuse_what_needs_parameters(model, place: str) -> None:
     _refuse(model, "save_pretrained", "the experts are in a store, not in the model: copy the checkpoint")
     _refuse(model, "train", "experts of a store are not trained", lambda mode=True: not mode)
-    _refuse(model, "to", "experts of a store have its type, and are run on the CPU", lambda *args, **kwargs: all(
-        str(value) in ("cpu", str(model.dtype)) or isinstance(value, bool) for value in [*args, *kwargs.values()]))
-    for method in ("half", "float", "bfloat16", "double", "cuda"):
-        _refuse(model, method, "experts of a store have its type, and are run on the CPU")
+    why = f"experts of a store have its type, and are run on {'the CPU' if place == 'cpu' else place}"
+    _refuse(model, "to", why, lambda *args, **kwargs: all(
+        str(value) in (place, str(model.dtype)) or isinstance(value, bool) for value in [*args, *kwargs.values()]))
+    for method in ("half", "float", "bfloat16", "double", "cuda" if place == "cpu" else "cpu"):
+        _refuse(model, method, why)
     for method in ("add_adapter", "load_adapter"):
         _refuse(model, method, "experts of a store take no adapters")
 
 
-def from_pretrained(path, store=None, budget=None, *, way: str = "coded", auto_class=None, **kwargs):
+def from_pretrained(path, store=None, budget=None, *, way: str | None = None, auto_class=None, device: int | None = None,
+                    device_budget=None, **kwargs):
     """A model of transformers whose experts come from a store.
 
     path: a checkpoint's folder, or a mount; store: a store of it (None: path itself). budget: of the store, as for
     expertfs.open(). way: "coded", the library's product, which reads experts in the form in which they are in memory,
-    for silu; "full", torch's products on decoded experts, for any activation, with the bits of the eager implementation.
+    for silu (default); "full", torch's products on decoded experts, for any activation, with the bits of the eager
+    implementation. device: the number of a graphics processor for which PyTorch has CUDA: the model is moved there, and
+    experts are decoded there, into at most device_budget; with way="full" alone, the default then.
     auto_class: default transformers.AutoModelForCausalLM; other arguments are those of its from_pretrained(). The
     session is model.expertfs; close it after the model's last use.
 
-    OSError: ENOENT, EINVAL: a store of another model; EOPNOTSUPP: experts or an activation that are not run; MemoryError:
-    the budget is below its minimum."""
+    OSError: ENOENT, EINVAL: a store of another model; EOPNOTSUPP: experts or an activation that are not run; ENODEV:
+    PyTorch or the library has no such device; MemoryError: the budget is below its minimum."""
     path = os.fspath(path)
+    way = way or ("coded" if device is None else "full")
+    place = "cpu" if device is None else f"cuda:{device}"
+    if device is not None and way == "coded":
+        raise Error(errno.EOPNOTSUPP, "way=\"coded\": the library's products are run on the CPU, not on device=\nhint: way=\"full\"")
+    if device is not None and device not in range(torch.cuda.device_count()):
+        raise Error(errno.ENODEV, f"device={device}: PyTorch sees {torch.cuda.device_count()} graphics processors")
     for argument in ("device_map", "tp_plan", "quantization_config", "distributed_config"):
         if kwargs.get(argument) not in (None, "cpu"):
-            raise Error(errno.EOPNOTSUPP, f"{argument}: a model with experts of a store runs whole, on the CPU")
+            raise Error(errno.EOPNOTSUPP, f"{argument}: a model with experts of a store runs whole, on the CPU or on device=")
     for argument in OTHER_WEIGHTS:
         if kwargs.get(argument) not in (None, False, ""):
             raise Error(errno.EOPNOTSUPP, f"{argument}: weights that are not compared with the store\nhint: give the path of a folder of safetensors")
@@ -173,7 +185,7 @@ def from_pretrained(path, store=None, budget=None, *, way: str = "coded", auto_c
         raise Error(errno.EOPNOTSUPP, "use_safetensors=False: weights that are not compared with the store\nhint: convert them to safetensors")
     if os.path.exists(os.path.join(path, "adapter_config.json")):
         raise Error(errno.EOPNOTSUPP, f"{path}: it has an adapter (adapter_config.json), which experts of a store do not take")
-    session = _session.open(store if store is not None else path, budget)
+    session = _session.open(store if store is not None else path, budget, device=device, device_budget=device_budget)
     try:
         if store is not None:
             check_same_model(path, session)
@@ -181,7 +193,7 @@ def from_pretrained(path, store=None, budget=None, *, way: str = "coded", auto_c
             model = (auto_class or transformers.AutoModelForCausalLM).from_pretrained(path, **_version.ARGUMENTS, **kwargs)
         if not _bindings(model):
             raise Error(errno.EOPNOTSUPP, f"{type(model).__name__} has no experts that this package runs")
-        _refuse_what_needs_parameters(model)
+        _refuse_what_needs_parameters(model if device is None else model.to(place), place)
     except BaseException:
         session._close()
         raise

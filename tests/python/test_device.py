@@ -4,22 +4,7 @@ the process: bytes, shapes, what is held until when, the stream after whose work
 expertfs-gpu(7). With a substitute for PyTorch; by PyTorch itself where it finds a graphics processor."""
 from package import *
 
-FAKE = os.path.join(BUILD, "tests/engine/libcuda-fake.so")
-if SANITIZED:
-    skip("a library with a sanitizer is not loaded by Python")
-if not shutil.which("cc") or not shutil.which("pkg-config"):
-    skip("cc and pkg-config are needed")
-if not os.path.exists(FAKE):
-    skip("no tests/engine/libcuda-fake.so: make tests-build")
-# The library may have been built without kernels: an image of this test replaces them, as in test_gpu.c.
-with open(scratch("image.c"), "w") as file:
-    file.write("#include <stdint.h>\nconst unsigned char efs_gpu_image[] = {0x50, 0xed, 0x55, 0xba};\n"
-               "const uint64_t efs_gpu_image_bytes = sizeof(efs_gpu_image);\n")
-libraries = run("pkg-config", "--libs", "liburing", "libzstd", "liblz4", "libxxhash", "jansson", "numa").stdout.split()
-built = run("cc", "-shared", "-fPIC", "-o", scratch("libexpertfs.so.0"), scratch("image.c"), "-Wl,-z,muldefs", "-Wl,--whole-archive",
-            f"{BUILD}/libexpertfs.a", "-Wl,--no-whole-archive", *libraries, "-lpthread", "-lm")
-check("a library with an image", built.returncode == 0, built.stderr)
-environment = {**os.environ, "EXPERTFS_CUDA": FAKE, "PYTHONPATH": PACKAGE, "LD_LIBRARY_PATH": SCRATCH}
+environment = environment_of_fake_device()
 
 TORCH = """
 import ctypes, sys, types
