@@ -239,7 +239,6 @@ bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent);
 /* ---- extent_load.c ---- */
 /* Handles all completed loads, in one critical section with the lock. On the I/O thread; arg is the struct efs. */
 void efs_extents_completed(void *arg);
-void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* queues it for memory */
-void efs_extents_retry(struct efs *fs);                           /* extent_request.c */
+void efs_extents_retry(struct efs *fs); /* loads extents that wait for memory */
 
 #endif

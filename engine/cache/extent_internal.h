@@ -6,8 +6,7 @@
  *     extent.c         layout of extents, their lists
  *     cache_state.c    updates the cache state after losses
  *     reclaim.c        eviction, extents of streams
- *     extent_load.c    memory, waiters and references, loading
- *     extent_request.c requests, read-ahead, prefetch
+ *     extent_load.c    memory, waiters and references, loading, requests, read-ahead, prefetch
  */
 #ifndef EFS_EXTENT_INTERNAL_H
 #define EFS_EXTENT_INTERNAL_H
@@ -163,12 +162,6 @@ static inline bool efs_extent_is_complete(const struct efs_extent *x)
     return x->state == EFS_EXTENT_IDLE && x->resident == x->required;
 }
 
-/* Adds a reference for a waiter, or a caller that did not have to wait. */
-void efs_extent_ref(struct efs *fs, const struct efs_extent_waiter *waiter);
-/* Completes a waiter that was removed from the extent's list, or all waiters, with the error, or with 0 and a
- * reference. */
-void efs_extent_complete_waiter(struct efs *fs, struct efs_extent_waiter *waiter, errint_t error);
-void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t error);
 /* Allocates these components, which the extent lacks, and sets it to LOADING; evicts for it, except for EFS_LOAD_WARM.
  * false: the memory is in use or being freed, or there is none. */
 bool efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why);
@@ -179,9 +172,5 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
 /* Starts loading the missing components of an extent that is not LOADING. true: its reads are deferred, and done (may
  * be NULL) is called at the end; false: no memory now. */
 bool efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why, efs_load_done_fn *done);
-/* The two steps of a load: allocates a struct and memory (NULL: none now); defers the reads. Or gives both back. */
-struct efs_extent_load *efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_reason why);
-void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load);
-void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load);
 
 #endif
