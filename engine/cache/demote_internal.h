@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* demote_internal.h - the demotion of an expert, between demote.c and demote_chunks.c. */
+/* demote_internal.h - the demotion of an expert, for demote.c, and for reclaim.c, which cancels it. */
 #ifndef EFS_DEMOTE_INTERNAL_H
 #define EFS_DEMOTE_INTERNAL_H
 
@@ -34,30 +34,11 @@ struct efs_demotion {
     uint8_t *coded;                             /* the extent: E, then SM, each as in the chunk pool */
 };
 
-/* The components that the policy protects and that are not in memory; of an extent in IDLE. */
-static inline unsigned efs_demotion_missing(const struct efs_extent *x)
-{
-    return x->state == EFS_EXTENT_IDLE ? x->protected & ~(unsigned)x->resident : 0;
-}
-
 /* Lock held: ends the use of the full form. */
 static inline void efs_demotion_unpin(struct efs *fs, uint32_t expert)
 {
     fs->cache->expert[expert].demoting = false;
     efs_full_copy_end(fs, expert);
 }
-
-/* ---- demote_chunks.c ---- */
-/* Makes the chunks of the shard in `raw`, and appends them to `coded`. false: they are not those of the store. */
-bool efs_demotion_make_shard(struct efs_demotion *d);
-/* Moves the extent's chunks, which are made, to the chunk pool. false: retry, because memory is being freed or segments
- * are being prepared. */
-bool efs_demotion_publish(struct efs_demotion *d);
-/* The buffers hold the extents of this expert, too. */
-void efs_demotion_size_buffers(struct efs_demotion *d, uint32_t expert);
-/* Allocates the buffers and starts the thread at the first demotion; they stay charged to the budget, also if a part is
- * missing until the next one. false: no room or no memory. */
-bool efs_demotion_prepare(struct efs_demotion *d);
-void efs_demotion_free_buffers(struct efs_demotion *d);
 
 #endif
