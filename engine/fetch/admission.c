@@ -94,6 +94,8 @@ static void request_set_stuck(struct efs_request *request, bool stuck, uint32_t 
 
 static void request_set_oversize(struct efs_request *request, bool oversize)
 {
+    if (!oversize && !request->base.oversize)
+        return;
     pthread_mutex_lock(&request->lock);
     request->base.oversize = oversize;
     pthread_cond_broadcast(&request->changed);
@@ -147,20 +149,6 @@ static bool items_wait(const struct efs *fs, const struct efs_request_item *item
     return may && memory_will_come(fs);
 }
 
-/* Admits the waiting items of a request one by one, until one has to wait. 0: none waits. */
-static errint_t request_admit_each(struct efs *fs, struct efs_request *request)
-{
-    for (uint32_t i = 0; i < request->base.count; i++) {
-        struct efs_request_item *item = &request->items[i];
-        errint_t rc = item->waiting ? items_admit(fs, item, 1) : 0;
-        if (rc < 0 && items_wait(fs, item, 1, rc))
-            return rc;
-        if (rc < 0)
-            item_fail(fs, item, -ENOMEM);
-    }
-    return 0;
-}
-
 /* Whether an item waits that may have to wait for the caller's drops. */
 static bool request_may_wait_long(const struct efs *fs, const struct efs_request *request)
 {
@@ -175,17 +163,25 @@ static bool request_may_wait_long(const struct efs *fs, const struct efs_request
 static errint_t request_admit(struct efs *fs, struct efs_request *request)
 {
     struct efs_request_item *items = request->items;
-    uint32_t count = request->base.count;
+    const uint32_t count = request->base.count;
+    errint_t rc = 0;
     if (fs->closing)
         request_fail(fs, request, -ECANCELED);
     bool oversize = request->together && (efs_held_some(request->held) || efs_request_is_oversize(fs, request));
     if (request->together && !oversize) {
-        errint_t rc = items_admit(fs, items, count);
+        rc = items_admit(fs, items, count);
         if (rc == 0 || items_wait(fs, items, count, rc))
             return rc;
         oversize = request->waiting > 1 && !memory_will_come(fs);
+        rc = 0;
     }
-    errint_t rc = request_admit_each(fs, request);
+    for (uint32_t i = 0; i < count && rc == 0; i++) { /* one by one, until one has to wait */
+        rc = items[i].waiting ? items_admit(fs, &items[i], 1) : 0;
+        if (rc < 0 && !items_wait(fs, &items[i], 1, rc)) {
+            item_fail(fs, &items[i], -ENOMEM);
+            rc = 0;
+        }
+    }
     if (rc < 0 && (oversize || efs_held_some(request->held)) && request_may_wait_long(fs, request))
         request_set_oversize(request, true);
     return rc;
@@ -227,67 +223,47 @@ static bool queue_look_at_drops(struct efs *fs)
     return some;
 }
 
-/* Whether it is the request's turn: it waits for its own caller, or not; and it is not oversize while another one is
- * admitted one by one. */
-static bool request_has_turn(const struct efs *fs, struct efs_request *request, bool own_caller, bool others_hold)
-{
-    if ((efs_held_some(efs_program_held(fs, request)) && !request->in_line) != own_caller)
-        return false;
-    return efs_held_some(request->held) || !others_hold || !request->together || !efs_request_is_oversize(fs, request);
-}
-
-/* Whether a request is an open of files, which must not wait for coded experts. */
-static bool request_is_opened(const struct efs *fs, const struct efs_request *request)
-{
-    return request->use == EFS_MEMFILE_EXPORTED && fs->coded_pinned;
-}
-
-/* Whether a request may pass the first one that waits. */
-static bool request_may_pass(const struct efs *fs, const struct efs_request *first, const struct efs_request *request)
-{
-    return (first->passed < PASSES_MOST || efs_held_some(efs_program_held(fs, request))) &&
-           (request_is_opened(fs, request) || efs_request_is_pinned(fs, request));
-}
-
-/* A request that waited was admitted in its turn: pinned memory may be more from now on. */
-static void leases_progressed(struct efs_leases *leases)
-{
-    leases->progressed = true;
-    leases->least_pinned = UINT64_MAX;
-}
-
 /* Admits requests in order until one waits: those that wait for their own callers to drop some of their experts, or all
  * other requests. Returns why the first one waits; 0: none does. */
 static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
 {
+    struct efs_leases *leases = fs->leases;
     struct efs_request *first = NULL;
     errint_t why = 0;
-    for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
-        bool turn = request_has_turn(fs, request, own_caller, some_hold);
-        bool may = turn && (!first || request_may_pass(fs, first, request));
-        uint32_t waiting = request->waiting;
+    for (struct efs_request **at = &leases->queue.head, *request; (request = *at);) {
+        const bool holds = efs_held_some(efs_program_held(fs, request));
+        const bool for_caller = holds && !request->in_line;
+        /* not while it is oversize, and another one is admitted one by one */
+        const bool turn = for_caller == own_caller && (efs_held_some(request->held) || !some_hold ||
+                                                       !request->together || !efs_request_is_oversize(fs, request));
+        /* an open of a file, which must not wait for coded experts */
+        const bool opened = request->use == EFS_MEMFILE_EXPORTED && fs->coded_pinned;
+        const bool may = turn && (!first || ((first->passed < PASSES_MOST || holds) &&
+                                             (opened || efs_request_is_pinned(fs, request))));
+        const uint32_t waiting = request->waiting;
         errint_t rc = may ? request_admit(fs, request) : 0;
         request->is_short = request->is_short && (!may || rc == -ENOMEM);
         request->in_line = request->in_line && request->waiting == waiting;
-        if (first && request->waiting < waiting)
+        if (first && request->waiting < waiting) {
             first->passed++;
-        else if (request->waited && request->waiting < waiting)
-            leases_progressed(fs->leases);
-        if (first && turn && !may && request_is_opened(fs, request))
+        } else if (request->waited && request->waiting < waiting) { /* in its turn: more may be pinned from now on */
+            leases->progressed = true;
+            leases->least_pinned = UINT64_MAX;
+        }
+        if (first && turn && !may && opened)
             request_fail(fs, request, -ENOMEM);
         if (!first && rc < 0 && efs_request_waits_for_others(fs, request)) {
             first = request;
             why = rc;
-            fs->leases->is_short = rc == -ENOMEM;
+            leases->is_short = rc == -ENOMEM;
         }
         if (own_caller && rc == -ENOMEM && !efs_held_some(request->held)) /* for what other requests of it hold */
-            fs->leases->is_short = true;
-        if (request->waiting) {
-            request->waited = true;
+            leases->is_short = true;
+        request->waited |= request->waiting != 0;
+        if (request->waiting)
             at = &request->next;
-            continue;
-        }
-        queue_end(fs, at);
+        else
+            queue_end(fs, at);
     }
     return why;
 }
@@ -388,56 +364,35 @@ void efs_on_memory_short(struct efs *fs, efs_memory_short_fn *call, void *arg)
     efs_unlock(fs);
 }
 
-/* Not of an expert that is being preloaded already. */
-static bool item_is_new(const struct efs_request_item *item)
-{
-    return item->base.state == EFS_ITEM_LOADING;
-}
-
-static void item_wait(struct efs *fs, struct efs_request_item *item)
-{
-    item->waiting = true;
-    item->request->waiting++;
-    fs->items_waiting++;
-}
-
 void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
 {
     if (fs->items_waiting == 0) {
         fs->leases->least_pinned = UINT64_MAX;
         fs->deferred.changes.admission = false; /* of a time when nothing waited */
     }
-    for (uint32_t i = 0; i < request->base.count; i++)
-        if (item_is_new(&request->items[i]))
-            item_wait(fs, &request->items[i]);
+    for (uint32_t i = 0; i < request->base.count; i++) { /* except those that are being preloaded already */
+        request->items[i].waiting = request->items[i].base.state == EFS_ITEM_LOADING;
+        request->waiting += request->items[i].waiting;
+    }
+    fs->items_waiting += request->waiting;
     EFS_QUEUE_PUSH(&fs->leases->queue, request);
     admission_run(fs);
     if (request->together && efs_request_is_oversize(fs, request) && request_may_wait_long(fs, request))
         request_set_oversize(request, true);
 }
 
-static bool item_is_cancelled(const struct efs_request_item *item, const struct efs_request *dropped,
-                              efs_cancelled_fn *cancelled)
-{
-    const struct efs_request *request = item->request;
-    if (dropped)
-        return request == dropped && item->was_loading;
-    return request->arrived && request->use != EFS_MEMFILE_EXPORTED && item->arg && cancelled(item->arg);
-}
-
-/* Takes waiting items off the queue with this error: those of `dropped`, or those that are chosen. Returns their
- * number.
- */
-static uint32_t admission_end_items(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *chosen,
-                                    errint_t error)
+uint32_t efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *chosen, errint_t error)
 {
     uint32_t ended = 0;
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {
+        const bool others = request->arrived && request->use != EFS_MEMFILE_EXPORTED;
         bool may = error == -ECANCELED || !efs_held_some(request->held); /* else it waits for its own drops */
         for (uint32_t i = 0; may && i < request->base.count; i++) {
-            if (!request->items[i].waiting || !item_is_cancelled(&request->items[i], dropped, chosen))
+            struct efs_request_item *item = &request->items[i];
+            if (!item->waiting ||
+                !(dropped ? request == dropped && item->was_loading : others && item->arg && chosen(item->arg)))
                 continue;
-            item_fail(fs, &request->items[i], error);
+            item_fail(fs, item, error);
             ended++;
         }
         if (request->waiting) {
@@ -450,15 +405,10 @@ static uint32_t admission_end_items(struct efs *fs, const struct efs_request *dr
     return ended;
 }
 
-void efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *cancelled)
-{
-    admission_end_items(fs, dropped, cancelled, -ECANCELED);
-}
-
 uint32_t efs_requests_refuse(struct efs *fs, efs_cancelled_fn *chosen)
 {
     efs_lock(fs);
-    uint32_t refused = admission_end_items(fs, NULL, chosen, -EDEADLK);
+    uint32_t refused = efs_admission_cancel(fs, NULL, chosen, -EDEADLK);
     efs_unlock(fs);
     return refused;
 }
@@ -466,6 +416,6 @@ uint32_t efs_requests_refuse(struct efs *fs, efs_cancelled_fn *chosen)
 void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
 {
     efs_lock(fs);
-    efs_admission_cancel(fs, NULL, cancelled);
+    efs_admission_cancel(fs, NULL, cancelled, -ECANCELED);
     efs_unlock(fs);
 }

@@ -180,9 +180,11 @@ void efs_admission_run(struct efs *fs); /* admits requests in order while there 
 /* efs_hooks.is_live: whether requests and extents that wait will be retried. True whenever the lock is released: if
  * something waits, then memory is pinned by a request that has all that it needs, or in flight, or being freed. */
 bool efs_admission_is_live(const struct efs *fs);
-/* Takes waiting items off the queue; they end with -ECANCELED when the lock is released. dropped: the DROPPED items of
- * this request; NULL: items of requests for other processes, if cancelled() is true for their argument. */
-void efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *cancelled);
+/* Takes waiting items off the queue; they end with this error when the lock is released. dropped: the DROPPED items of
+ * this request; NULL: items of requests for other processes, if chosen() is true for their argument. Not of a request
+ * that waits for its own drops, unless the error is -ECANCELED. Returns their number. */
+uint32_t efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *chosen,
+                              errint_t error);
 
 /* A thread waits for a request of the queue without a limit: sets base.stuck of one if the threads that hold all memory
  * wait for each other. */

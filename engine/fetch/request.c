@@ -48,7 +48,7 @@ static void request_drop_loading(struct efs_request *request, uint32_t first, ui
     if (!loading)
         return;
     efs_lock(request->fs);
-    efs_admission_cancel(request->fs, request, NULL);
+    efs_admission_cancel(request->fs, request, NULL, -ECANCELED);
     efs_unlock(request->fs);
 }
 
