@@ -141,32 +141,26 @@ errint_t efs_items_reserve(struct efs *fs, struct efs_request_item *items, uint3
     return rc;
 }
 
-static void item_commit(struct efs *fs, struct efs_request_item *item)
-{
-    item->waiting = false;
-    efs_item_set_held(fs, item, item->request->together);
-    if (item->got == EFS_GOT_LEASE) {
-        efs_count(fs->stats, leases_f, 1);
-        efs_item_defer_answer(fs, item, 0);
-    } else if (item->got == EFS_GOT_FILLING) {
-        item->next_waiter = efs_full_add_waiter(fs, item->expert, item, false);
-    } else {
-        if (item->got == EFS_GOT_MEMFILE) {
-            bool fresh = !item->memfile || !item->memfile->populated;
-            item->next_waiter = efs_full_add_waiter(fs, item->expert, item, fresh);
-        }
-        efs_item_request_parts(item);
-        efs_defer_task(fs, &item->task, efs_item_start);
-    }
-}
-
 void efs_items_commit(struct efs *fs, struct efs_request_item *items, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        if (!items[i].waiting)
+    for (struct efs_request_item *item = items; item < items + count; item++) {
+        if (!item->waiting)
             continue;
-        items[i].request->waiting--;
+        item->waiting = false;
+        item->request->waiting--;
         fs->items_waiting--;
-        item_commit(fs, &items[i]);
+        efs_item_set_held(fs, item, item->request->together);
+        if (item->got == EFS_GOT_LEASE) {
+            efs_count(fs->stats, leases_f, 1);
+            efs_item_defer_answer(fs, item, 0);
+            continue;
+        }
+        const bool fresh = !item->memfile || !item->memfile->populated;
+        if (item->got != EFS_GOT_CODED)
+            item->next_waiter = efs_full_add_waiter(fs, item->expert, item, fresh);
+        if (item->got == EFS_GOT_FILLING)
+            continue;
+        efs_item_request_parts(item);
+        efs_defer_task(fs, &item->task, efs_item_start);
     }
 }
