@@ -10,8 +10,7 @@
  *     admission.c       the queue of requests that wait for memory
  *     fit.c             whether experts fit into memory next to those that are held
  *     reserve.c         takes all memory that an item will ever hold, or nothing
- *     load.c            reads and decodes admitted items
- *     item.c            the end of a load: answered, held, released
+ *     load.c            reads and decodes admitted items; answers and releases them
  *     request_memory.c  tensors and windows of the experts that a request holds
  *     lease.c           leases on full experts for opens of their files
  *     use.c             reports uses of experts
@@ -231,7 +230,7 @@ static inline uint64_t efs_full_missing_bytes(const struct efs *fs, uint32_t exp
 /* Whether memory for full experts that need these bytes is not available because the rest is pinned. */
 bool efs_full_is_short(const struct efs *fs, uint64_t need);
 
-/* ---- item.c: with efs.lock held ---- */
+/* ---- load.c: with efs.lock held ---- */
 /* The memory that an item takes. Coded: bytes of its chunks. */
 uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *item);
 /* Sets whether the item is counted as held: until it is dropped, or fails. */
@@ -248,11 +247,7 @@ void efs_item_release(struct efs_request_item *item, int *fd);
 void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error);
 /* Without lock: */
 void efs_item_set(struct efs_request_item *item, enum efs_item_state state, errint_t error);
-/* The item was loaded, or load_error is set. May free the request. */
-void efs_item_loaded(struct efs_request_item *item);
 void efs_request_unref(struct efs_request *request); /* drops a reference */
-
-/* ---- load.c ---- */
 /* Bytes of the parts and jobs of an expert. */
 size_t efs_expert_load_bytes(const struct efs *fs, uint32_t expert);
 /* Sets up the parts and jobs of all items, in the memory after these. */

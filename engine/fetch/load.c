@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load.c - see fetch.h: prepares the memory of the items of requests, reads and decodes them. */
+/*
+ * load.c - see fetch.h: admitted items. Prepares their memory, reads and decodes them; answers them, and what an item
+ * holds until it is dropped.
+ */
 #include "fetch.h"
 #include "stats.h"
 
@@ -7,9 +10,214 @@
 #include "container.h"
 #include "estimator.h"
 #include "extent_internal.h"
+#include "sys.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* ---- holders and references; without lock ---- */
+
+struct efs_holder *efs_holder_new(void)
+{
+    struct efs_holder *holder = efs_sys_calloc(1, sizeof(*holder));
+    if (holder)
+        holder->refs = 1;
+    return holder;
+}
+
+void efs_holder_unref(struct efs_holder *holder)
+{
+    if (holder && atomic_fetch_sub(&holder->refs, 1) == 1)
+        free(holder);
+}
+
+void efs_request_unref(struct efs_request *request)
+{
+    pthread_mutex_lock(&request->lock);
+    bool last = --request->refs == 0;
+    pthread_mutex_unlock(&request->lock);
+    if (!last)
+        return;
+    for (uint32_t i = 0; i < request->base.count; i++)
+        free(request->items[i].tensors);
+    efs_holder_unref(request->holder);
+    pthread_cond_destroy(&request->changed);
+    pthread_mutex_destroy(&request->lock);
+    efs_client_request_free(&request->base);
+}
+
+/* ---- memory; with efs.lock held ---- */
+
+uint64_t efs_item_bytes(const struct efs *fs, const struct efs_request_item *item)
+{
+    return item->form == EFS_FORM_CODED ? efs_expert_coded_bytes(fs, item->expert)
+                                        : efs_memfile_bytes(fs, item->expert);
+}
+
+void efs_item_set_held(struct efs *fs, struct efs_request_item *item, bool held)
+{
+    uint64_t bytes = efs_item_bytes(fs, item);
+    if (item->held == held)
+        return;
+    item->held = held;
+    const bool was_holding = efs_held_some(item->request->held);
+    item->request->held.bytes[item->form] += held ? bytes : -bytes;
+    const bool is_holding = efs_held_some(item->request->held);
+    if (item->request->base.thread && !was_holding && is_holding)
+        LIST_INSERT_HEAD(&fs->leases->holding, item->request, holding);
+    else if (item->request->base.thread && was_holding && !is_holding)
+        LIST_REMOVE(item->request, holding);
+    if (item->request->holder)
+        item->request->holder->held.bytes[item->form] += held ? bytes : -bytes;
+    if (!held)
+        efs_changed(fs, EFS_CHANGED_HELD);
+}
+
+void efs_item_coded_pin(struct efs *fs, const struct efs_request_item *item)
+{
+    if (fs->leases->at[item->expert].coded_pins++ == 0) {
+        efs_account_charge(&fs->account, EFS_ACCOUNT_CODED_PINNED, efs_item_bytes(fs, item));
+        fs->coded_pinned++;
+    }
+}
+
+void efs_item_coded_unpin(struct efs *fs, const struct efs_request_item *item)
+{
+    if (--fs->leases->at[item->expert].coded_pins == 0) {
+        efs_account_release(&fs->account, EFS_ACCOUNT_CODED_PINNED, efs_item_bytes(fs, item));
+        fs->coded_pinned--;
+    }
+}
+
+void efs_lease_get(struct efs *fs, uint32_t expert)
+{
+    efs_full_lease(fs, expert);
+    efs_cache_leased(fs);
+}
+
+void efs_item_release(struct efs_request_item *item, int *fd)
+{
+    struct efs *fs = item->request->fs;
+    efs_item_set_held(fs, item, false);
+    if (item->form == EFS_FORM_FULL) {
+        efs_full_unlease(fs, item->expert, fd);
+    } else {
+        for (uint32_t i = 0; i < item->part_count; i++)
+            if (item->parts[i].waiter.error == 0)
+                efs_extent_unref(fs, &item->parts[i].waiter, false);
+        efs_item_coded_unpin(fs, item);
+    }
+    efs_cache_release(fs, item->expert);
+}
+
+/* ---- the answer; without lock ---- */
+
+static void item_release(struct efs_request_item *item)
+{
+    int fd = -1;
+    efs_lock(item->request->fs);
+    efs_item_release(item, &fd);
+    efs_unlock(item->request->fs);
+    if (fd >= 0)
+        efs_sys_close(fd);
+}
+
+void efs_item_set(struct efs_request_item *item, enum efs_item_state state, errint_t error)
+{
+    pthread_mutex_lock(&item->request->lock);
+    efs_client_item_set(&item->request->base, &item->base, state, error);
+    pthread_mutex_unlock(&item->request->lock);
+}
+
+/* Answers an item; it was loaded, or load_error says why not. One of another process is READY until efs_client_drop(),
+ * or FAILED. One of this process is READY, FAILED, or was dropped meanwhile; without a holder it is released. May free
+ * the request. */
+static void item_answer(struct efs *fs, struct efs_task *task)
+{
+    struct efs_request_item *item = EFS_CONTAINER(task, struct efs_request_item, task);
+    struct efs_request *request = item->request;
+    const errint_t error = item->load_error;
+    const bool own = !request->arrived;
+    efs_count(fs->stats, lease_errors, item->form == EFS_FORM_FULL && error < 0);
+    efs_count(fs->stats, coded_errors, item->form == EFS_FORM_CODED && error < 0);
+    if (!own) {
+        efs_item_set(item, error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY, error);
+        request->arrived(item->arg, error, error < 0 ? NULL : &request->base, (uint32_t)(item - request->items));
+    } else {
+        pthread_mutex_lock(&request->lock);
+        bool loading = item->base.state == EFS_ITEM_LOADING, wanted = loading && !item->preload;
+        if (loading)
+            efs_client_item_set(&request->base, &item->base,
+                                error < 0 ? EFS_ITEM_FAILED
+                                : wanted  ? EFS_ITEM_READY
+                                          : EFS_ITEM_DROPPED,
+                                error);
+        pthread_mutex_unlock(&request->lock);
+        if (error == 0 && !wanted)
+            item_release(item);
+        if (item->preload)
+            atomic_fetch_and(&fs->leases->at[item->expert].preloading, (uint8_t) ~(1u << item->form));
+    }
+    if (own || error < 0) /* else it may be freed already */
+        efs_request_unref(request);
+    efs_in_flight_end(fs);
+}
+
+void efs_item_defer_answer(struct efs *fs, struct efs_request_item *item, errint_t error)
+{
+    item->load_error = error;
+    efs_defer_task(fs, &item->task, item_answer);
+}
+
+/* ---- the end of a load; without lock ---- */
+
+/* The item was loaded, or load_error is set. A full one answers all items that wait for the expert. May free the
+ * request. */
+static void item_loaded(struct efs_request_item *item)
+{
+    struct efs *fs = item->request->fs;
+    struct efs_memfile *memfile = item->memfile;
+    const uint32_t expert = item->expert;
+    const errint_t error = item->load_error;
+    const bool good = error == 0, from_disk = item->from_disk, fresh = !memfile || !memfile->populated;
+    if (item->form == EFS_FORM_CODED) {
+        efs_count(fs->stats, coded_m, good && from_disk);
+        efs_count(fs->stats, coded_c, good && !from_disk);
+        if (!good)
+            item_release(item);
+        item_answer(fs, &item->task);
+        return;
+    }
+    efs_lock(fs);
+    efs_extents_put_used_up(fs);
+    assert(!memfile || memfile->kind != EFS_MEMFILE_EXPORTED); /* the fill has just written it */
+    if (memfile && fresh)
+        memfile->populated = good;
+    struct efs_request_item *waiter = efs_full_filled(fs, expert, good ? memfile : NULL, fresh), *next;
+    efs_account_add_allocated(&fs->account, memfile && fresh ? memfile->bytes : 0);
+    if (!memfile)
+        efs_account_release(&fs->account, EFS_ACCOUNT_FULL, efs_memfile_bytes(fs, expert));
+    else if (!good)
+        efs_full_put_memfile(fs, memfile);
+    if (!good)
+        efs_cache_lost_full(fs, expert);
+    for (; waiter; waiter = next) {
+        next = waiter->next_waiter;
+        if (good) {
+            efs_lease_get(fs, expert);
+        } else {
+            efs_item_set_held(fs, waiter, false);
+            efs_cache_release(fs, expert);
+        }
+        efs_count(fs->stats, leases_shared, good && next); /* all except one joined the load */
+        efs_item_defer_answer(fs, waiter, error);
+    }
+    efs_count(fs->stats, leases_m, good && from_disk);
+    efs_count(fs->stats, leases_c, good && !from_disk);
+    efs_unlock(fs);
+}
 
 struct efs_load_job {
     struct efs_job job;
@@ -75,7 +283,7 @@ void efs_request_add_parts(struct efs_request *request)
 static void item_put(struct efs_request_item *item)
 {
     if (atomic_fetch_sub(&item->remaining, 1) == 1)
-        efs_item_loaded(item);
+        item_loaded(item);
 }
 
 /* Whether the part is read uncached, because the chunk pool had no memory for its extent. */
