@@ -13,7 +13,7 @@
  *     load.c            reads and decodes admitted items; answers and releases them
  *     request_memory.c  tensors and windows of the experts that a request holds
  *     lease.c           leases on full experts for opens of their files
- *     use.c             reports uses of experts
+ *     routing.c         finds experts; reports their uses, and what callers choose or predict
  *     read.c            reads of files; read_rows.c: of rows of a table
  *     slot.c            reads past the extents, through slots; slot_pages.c: of a few pages
  *
@@ -264,7 +264,7 @@ void efs_item_start(struct efs *fs, struct efs_task *task);
 errint_t efs_leases_build(struct efs *fs);
 void efs_leases_destroy(struct efs *fs);
 
-/* ---- use.c: with efs.lock held ---- */
+/* ---- routing.c: with efs.lock held ---- */
 /* Experts of one layer are requested: they are pinned until efs_cache_release(), counted, and placed by the policy. As
  * efs_cache_request(). */
 void efs_use_experts(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_use_kind kind);

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* routing.c - finds experts by stack, layer and number in the layer; checks the chosen or predicted experts that a
- * caller reports, and passes them to prefetch/. */
-#include "expertfs-private.h"
+/*
+ * routing.c - finds experts by stack, layer and number in the layer; checks the chosen or predicted experts that a
+ * caller reports, and passes them to prefetch/. Reports that experts are used to the trace, the predictor, the planner
+ * and the policy, in this order: the first three see the experts where the request found them.
+ */
+#include "fetch.h"
 
-#include "cache.h"
+#include "budget.h"
+#include "plan_thread.h"
 #include "prefetcher.h"
+#include "record.h"
 
 #include <errno.h>
 #include <string.h>
@@ -89,4 +94,32 @@ errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const 
     else if (routing.count)
         efs_prefetcher_hint(fs, &layer);
     return 0;
+}
+
+/* ---- uses ---- */
+
+static void uses_place(struct efs *fs, const struct efs_uses *uses)
+{
+    if (!uses->count)
+        return;
+    efs_record_request(fs, uses->layer, uses->ids, uses->tokens, uses->count, uses->named);
+    efs_prefetcher_requested(fs, uses->layer, uses->ids, uses->count, uses->named);
+    if (efs_cache(fs)->policy)
+        efs_plan_thread_record(fs, uses->layer, uses->ids, uses->count);
+    efs_cache_place(fs, uses);
+}
+
+void efs_use_experts(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_use_kind kind)
+{
+    struct efs_uses uses;
+    efs_budget_use_experts(fs);
+    efs_cache_request(fs, needs, count, kind, &uses);
+    uses_place(fs, &uses);
+}
+
+void efs_use_bytes(struct efs *fs, uint32_t expert, uint64_t bytes)
+{
+    struct efs_uses uses;
+    efs_cache_read(fs, expert, bytes, &uses);
+    uses_place(fs, &uses);
 }
