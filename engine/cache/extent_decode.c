@@ -160,8 +160,8 @@ errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uin
     return count_decoded(fs, start_ns, bytes, rc);
 }
 
-static errint_t shard_decode_from(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
-                                  bool check, void *dst, struct efs_codec_scratch *scratch)
+errint_t efs_shard_decode_from(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
+                               bool check, void *dst, struct efs_codec_scratch *scratch)
 {
     uint64_t start_ns = efs_now_ns();
     struct efs_shard_view v = shard_view(fs, piece->object, piece->shard, e, sm);
@@ -169,16 +169,4 @@ static errint_t shard_decode_from(struct efs *fs, const struct efs_piece *piece,
     if (rc == 0)
         rc = piece_decode(fs, NULL, piece, &v, dst, false, scratch);
     return count_decoded(fs, start_ns, piece->bytes, rc);
-}
-
-errint_t efs_shard_decode_from(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
-                               void *dst, struct efs_codec_scratch *scratch)
-{
-    return shard_decode_from(fs, piece, e, sm, true, dst, scratch);
-}
-
-errint_t efs_shard_decode_pages(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
-                                void *dst, struct efs_codec_scratch *scratch)
-{
-    return shard_decode_from(fs, piece, e, sm, false, dst, scratch);
 }

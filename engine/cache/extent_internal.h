@@ -148,13 +148,11 @@ struct efs_piece {
     size_t bytes;
 };
 struct efs_piece efs_piece_at(const struct efs *fs, uint32_t object, uint64_t at, size_t bytes);
-/* Decodes the bytes from chunks that are in no extent; NULL: the shard has no such chunk. Checks the chunks first.
- * Without lock. 0, -EUCLEAN; -EIO in a plain store. */
+/* Decodes the bytes from chunks that are in no extent; NULL: the shard has no such chunk. check: checks the chunks
+ * first; else the parts of them that are decoded were compared with page checksums. Without lock. 0, -EUCLEAN; -EIO in
+ * a plain store. */
 errint_t efs_shard_decode_from(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
-                               void *dst, struct efs_codec_scratch *scratch);
-/* The same without checking them: the parts of them that are decoded were compared with page checksums. */
-errint_t efs_shard_decode_pages(struct efs *fs, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm,
-                                void *dst, struct efs_codec_scratch *scratch);
+                               bool check, void *dst, struct efs_codec_scratch *scratch);
 
 /* ---- extent_load.c ---- */
 static inline bool efs_extent_is_complete(const struct efs_extent *x)

@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slot.c - see slot.h. */
+/*
+ * slot.c - see slot.h: slots and bounce slots.
+ *
+ * A bounce slot serves reads of a few bytes of an expert's shard, such as those that the kernel reads around another
+ * expert. Their store has no page checksums, so that the first such read takes the whole shard. From its good chunks it
+ * makes page checksums, and keeps them with the head of the E-chunk as a fragment. While that is in memory, later reads
+ * take only the pages that they need. A plain store has no checksums at all, and no head.
+ */
 #include "slot.h"
 #include "stats.h"
 
+#include "checks.h"
 #include "container.h"
 #include "sys.h"
 
@@ -17,6 +25,125 @@
     ((EFS_SLOT_PAGES + 1) * (size_t)EFS_ALIGN) /* decoding reads up to EFS_CASCADE_SLACK bytes past the code */
 
 static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch);
+
+/* ---- parts of shards, for bounce slots ---- */
+
+/* Where a bounce slot has the first byte of a chunk: pages of the E-chunk, followed by those of the SM-chunk. */
+static uint8_t *slot_chunk(const struct efs_slot *slot, bool sm)
+{
+    const struct efs_disk_shard *s = slot->shard;
+    const size_t e = s->e_bytes ? efs_page_span(s->e_offset, s->e_offset + s->e_bytes) : 0;
+    return slot->memory + (sm ? e + s->sm_offset % EFS_ALIGN : s->e_offset % EFS_ALIGN);
+}
+
+/* A key that no page of the store has. */
+static struct efs_fragment_key part_key(const struct efs_slot *slot)
+{
+    return (struct efs_fragment_key){UINT64_MAX, 2 * slot->piece.shard};
+}
+
+static size_t elements_of(const struct efs_slot *slot)
+{
+    const struct efs_store *store = slot->fs->store;
+    return efs_store_shard_elements(store, &store->objects[slot->piece.object], slot->piece.shard);
+}
+
+/* Bytes of the E-chunk's head. */
+static size_t head_bytes(const struct efs_slot *slot)
+{
+    return slot->shard->e_bytes ? efs_cascade_long_head_bytes(elements_of(slot)) : 0;
+}
+
+static bool needs_a_part(const struct efs_slot *slot)
+{
+    return 2 * slot->piece.bytes < efs_object_shard_bytes(slot->fs, slot->piece.object);
+}
+
+/* Whether page checksums are kept for the piece: the store has none, and the codec decodes from a part of a chunk. */
+static bool part_is_kept(const struct efs_slot *slot)
+{
+    const struct efs_disk_shard *s = slot->shard;
+    return needs_a_part(slot) && slot->fs->fragments && !slot->fs->store->plain && s->checks == 0 &&
+           (s->codec == EFS_CODEC_CASCADE || s->codec == EFS_CODEC_NONE) &&
+           efs_checks_bytes(s) + head_bytes(slot) <= EFS_ALIGN && head_bytes(slot) <= s->e_bytes;
+}
+
+static struct efs_slot_pages pages_of(uint64_t offset, uint64_t begin, uint64_t end)
+{
+    return begin == end ? (struct efs_slot_pages){0}
+                        : (struct efs_slot_pages){efs_page_down(offset + begin), efs_page_up(offset + end)};
+}
+
+/* The bytes of the chunks that the piece needs. */
+static bool locate(const struct efs_slot *slot, struct efs_cascade_range *range)
+{
+    const struct efs_piece *p = &slot->piece;
+    const enum efs_format format = (enum efs_format)slot->fs->store->objects[p->object].format;
+    const size_t width = efs_format_bytes(format), first = (size_t)(p->in / width);
+    *range = (struct efs_cascade_range){.sm_begin = (size_t)p->in, .sm_end = (size_t)p->in + p->bytes};
+    return slot->shard->codec == EFS_CODEC_NONE ||
+           efs_cascade_long_locate(format, slot->checks + efs_checks_bytes(slot->shard), slot->shard->e_bytes,
+                                   elements_of(slot), first, (size_t)((p->in + p->bytes + width - 1) / width) - first,
+                                   range) == 0;
+}
+
+/* Whether the pages that the piece needs can be read alone: sets part_e and part_sm. */
+static bool part_begin(struct efs_slot *slot)
+{
+    struct efs *fs = slot->fs;
+    struct efs_cascade_range range;
+    bool found = fs->store->plain && needs_a_part(slot);
+    if (part_is_kept(slot)) {
+        efs_lock(fs);
+        found = efs_fragment_get(fs, part_key(slot), 0, EFS_ALIGN, slot->checks);
+        efs_unlock(fs);
+    }
+    if (!found || !locate(slot, &range))
+        return false;
+    slot->part_e = pages_of(slot->shard->e_offset, range.code_begin, range.code_end);
+    slot->part_sm = pages_of(slot->shard->sm_offset, range.sm_begin, range.sm_end);
+    return true;
+}
+
+/* The pages of a chunk have these checksums. */
+static bool pages_good(const struct efs_slot *slot, bool sm, struct efs_slot_pages pages)
+{
+    const struct efs_disk_shard *s = slot->shard;
+    const uint64_t first = efs_page_down(sm ? s->sm_offset : s->e_offset);
+    const uint8_t *page = slot_chunk(slot, sm) - (sm ? s->sm_offset : s->e_offset) % EFS_ALIGN;
+    bool good = true;
+    for (uint64_t at = pages.begin; at < pages.end && good; at += EFS_ALIGN) {
+        const struct efs_check_place place = efs_check_at(s, sm, at);
+        good = efs_check_page(&place, slot->checks + (place.block - efs_checks_offset(s)), page + (at - first));
+    }
+    return good;
+}
+
+/* Compares the pages that were read, in the places that they have in whole chunks, and completes the head. */
+static bool part_check(const struct efs_slot *slot)
+{
+    if (slot->fs->store->plain)
+        return true;
+    if (!pages_good(slot, false, slot->part_e) || !pages_good(slot, true, slot->part_sm))
+        return false;
+    memcpy(slot_chunk(slot, false), slot->checks + efs_checks_bytes(slot->shard), head_bytes(slot));
+    return true;
+}
+
+/* Keeps page checksums of the shard that was read whole and is good, if the piece needed a part of it. */
+static void part_keep(const struct efs_slot *slot)
+{
+    if (!part_is_kept(slot))
+        return;
+    const uint32_t checks = efs_checks_bytes(slot->shard);
+    const uint8_t *e = slot->shard->e_bytes ? slot_chunk(slot, false) : NULL;
+    efs_checks_make(slot->shard, e, slot_chunk(slot, true), slot->checks);
+    if (e)
+        memcpy(slot->checks + checks, e, head_bytes(slot));
+    efs_lock(slot->fs);
+    efs_fragment_put(slot->fs, part_key(slot), EFS_NONE, slot->checks);
+    efs_unlock(slot->fs);
+}
 
 /* ---- pages ---- */
 
@@ -53,23 +180,18 @@ static void add_read(struct efs_slot *slot, uint64_t offset, size_t bytes, uint8
 static void add_pages(struct efs_slot *slot, bool sm, struct efs_slot_pages pages)
 {
     const uint64_t first = efs_page_down(sm ? slot->shard->sm_offset : slot->shard->e_offset);
-    uint8_t *page = slot->memory + efs_page_down((uint64_t)(efs_slot_chunk(slot, sm) - slot->memory));
+    uint8_t *page = slot->memory + efs_page_down((uint64_t)(slot_chunk(slot, sm) - slot->memory));
     if (pages.begin < pages.end)
         add_read(slot, pages.begin, pages.end - pages.begin, page + (pages.begin - first));
-}
-
-static struct efs_slot_pages pages_of(uint64_t offset, uint64_t bytes)
-{
-    return (struct efs_slot_pages){efs_page_down(offset), bytes ? efs_page_up(offset + bytes) : efs_page_down(offset)};
 }
 
 /* Reads the chunks of the piece's shard to a bounce slot, or the pages of them that it needs. */
 static void add_chunks(struct efs_slot *slot)
 {
     const struct efs_disk_shard *s = slot->shard;
-    slot->part = !slot->whole && efs_slot_part_begin(slot);
-    add_pages(slot, false, slot->part ? slot->part_e : pages_of(s->e_offset, s->e_bytes));
-    add_pages(slot, true, slot->part ? slot->part_sm : pages_of(s->sm_offset, s->sm_bytes));
+    slot->part = !slot->whole && part_begin(slot);
+    add_pages(slot, false, slot->part ? slot->part_e : pages_of(s->e_offset, 0, s->e_bytes));
+    add_pages(slot, true, slot->part ? slot->part_sm : pages_of(s->sm_offset, 0, s->sm_bytes));
 }
 
 /* Reads on this thread, if the read may block. false: not read. */
@@ -122,14 +244,12 @@ static errint_t slot_decode(struct efs_slot *slot, struct efs_codec_scratch *scr
     const struct efs_disk_shard *s = slot->shard;
     if (!slot->is_bounce)
         return efs_slot_pages_decode(slot, scratch) ? 0 : -EUCLEAN;
-    const uint8_t *e = s->e_bytes ? efs_slot_chunk(slot, false) : NULL,
-                  *sm = s->sm_bytes ? efs_slot_chunk(slot, true) : NULL;
+    const uint8_t *e = s->e_bytes ? slot_chunk(slot, false) : NULL,
+                  *sm = s->sm_bytes ? slot_chunk(slot, true) : NULL;
     uint8_t *dst = slot->read->dst + slot->done;
-    if (slot->part)
-        return efs_shard_decode_pages(slot->fs, &slot->piece, e, sm, dst, scratch);
-    errint_t rc = efs_shard_decode_from(slot->fs, &slot->piece, e, sm, dst, scratch);
-    if (rc == 0)
-        efs_slot_part_keep(slot);
+    errint_t rc = efs_shard_decode_from(slot->fs, &slot->piece, e, sm, !slot->part, dst, scratch);
+    if (rc == 0 && !slot->part)
+        part_keep(slot);
     return rc;
 }
 
@@ -139,7 +259,7 @@ static errint_t slot_check(struct efs_slot *slot)
     slot->step = slot->part ? EFS_SLOT_DECODE : EFS_SLOT_PAGE;
     if (!slot->is_bounce)
         return efs_slot_pages_check(slot) ? 0 : -EUCLEAN;
-    slot->whole = !efs_slot_part_check(slot); /* then it reads all, and reports what is wrong */
+    slot->whole = !part_check(slot); /* then it reads all, and reports what is wrong */
     if (slot->whole)
         slot->step = EFS_SLOT_PAGE;
     return 0;

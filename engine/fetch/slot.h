@@ -12,7 +12,7 @@
  * checksums, or of a plain store. A *bounce slot* has memory for a shard: it reads whole chunks, whose checksums the
  * decoder compares, for readers and loads that find no memory in the pool because clients hold it, for a few bytes of
  * an extent that is not worth loading, and for small reads whose pages are not good: it reports why, or succeeds. Of a
- * shard of which it had to read a part before, it reads only the pages that the piece needs (slot_part.c).
+ * shard of which it had to read a part before, it reads only the pages that the piece needs.
  *
  * The slots are allocated when the store is opened. A slot is held for at most two reads of the disk and a decode of
  * each shard in turn, so a wait for one depends on the disk and the workers only.
@@ -39,7 +39,7 @@ struct efs_slot {
     uint8_t *memory;       /* not initialised */
     struct efs *fs;
     bool is_bounce;
-    uint8_t *checks;  /* of a bounce slot, a page: see slot_part.c */
+    uint8_t *checks;  /* of a bounce slot, a page: see part_is_kept() */
     bool part, whole; /* of the piece: a bounce slot reads only the pages of part_e and part_sm, or must not */
     struct efs_slot_pages {
         uint64_t begin, end; /* offsets in the store, multiples of EFS_ALIGN */
@@ -91,21 +91,5 @@ bool efs_slot_pages_begin(struct efs_slot *slot);
 bool efs_slot_pages_gather(struct efs_slot *slot);
 bool efs_slot_pages_check(const struct efs_slot *slot); /* the pages that were read */
 bool efs_slot_pages_decode(const struct efs_slot *slot, struct efs_codec_scratch *scratch); /* all pages are here */
-
-/* ---- slot_part.c: bounce slots that read a part of a shard ---- */
-/* Whether the pages that the piece needs can be read alone: sets part_e and part_sm. */
-bool efs_slot_part_begin(struct efs_slot *slot);
-/* Compares the pages that were read, in the places that they have in whole chunks, and completes the head. */
-bool efs_slot_part_check(const struct efs_slot *slot);
-/* Keeps page checksums of the shard that was read whole and is good, if the piece needed a part of it. */
-void efs_slot_part_keep(const struct efs_slot *slot);
-
-/* Where a bounce slot has the first byte of a chunk: pages of the E-chunk, followed by those of the SM-chunk. */
-static inline uint8_t *efs_slot_chunk(const struct efs_slot *slot, bool sm)
-{
-    const struct efs_disk_shard *s = slot->shard;
-    const size_t e = s->e_bytes ? efs_page_span(s->e_offset, s->e_offset + s->e_bytes) : 0;
-    return slot->memory + (sm ? e + s->sm_offset % EFS_ALIGN : s->e_offset % EFS_ALIGN);
-}
 
 #endif

@@ -188,9 +188,10 @@ REPLACED(errint_t, efs_extent_check, (struct efs * of, uint32_t extent, uint32_t
     return 0;
 }
 REPLACED(errint_t, efs_shard_decode_from,
-         (struct efs * of, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm, void *dst,
+         (struct efs * of, const struct efs_piece *piece, const uint8_t *e, const uint8_t *sm, bool check, void *dst,
           struct efs_codec_scratch *with))
 {
+    (void)check;
     (void)with;
     if (one_thread->decode_slot)
         one_thread->decode_slot(of, piece->object, e, sm, dst);

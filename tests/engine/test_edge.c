@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads at the border of two experts (engine/fetch/slot_part.c): of the expert that is not in memory the first one
+ * Reads at the border of two experts (engine/fetch/slot.c): of the expert that is not in memory the first one
  * reads a whole shard, later ones a few pages, with the same bytes; damage is found, and a checkpoint in place needs no
  * first read.
  */
