@@ -65,7 +65,7 @@ struct efs_arena_node {
     errint_t bind_error; /* error of the last failed binding; -ENOMEM: the node was full; 0: none failed */
     bool reserved;       /* its addresses are one reserved range */
     uint64_t used_bytes;
-    /* used only by arena*.c: */
+    /* used only by arena.c: */
     uint8_t *base;
     uint32_t *longest, leaves; /* tree over the segments: upper bounds of their longest free runs */
 };
@@ -142,7 +142,7 @@ bool efs_arena_alloc_on(struct efs_arena *arena, uint32_t node, size_t bytes, bo
 void efs_arena_free(struct efs_arena *arena, struct efs_block *block); /* clears *block; does nothing if data is NULL */
 /* The node of the block's segment; EFS_ANY_NODE if data is NULL. */
 uint32_t efs_arena_node_of(const struct efs_arena *arena, const struct efs_block *block);
-/* Writes the lines of CONFIG from "numa" on (expertfs-proc(5)). */
+/* Writes the lines of CONFIG from "numa" on (expertfs-proc(5)): nodes and pages. */
 void efs_arena_describe(const struct efs_arena *arena, FILE *out);
 /* No more blocks are allocated in the segment, which can be dropped when it is empty. */
 void efs_arena_retire(struct efs_arena *arena, uint32_t segment);
