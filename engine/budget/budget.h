@@ -106,14 +106,12 @@ void efs_budget_close_in_child(struct efs *fs); /* efs_budget_destroy() in a for
 /* Starts to release a retiring segment that is empty. */
 void efs_budget_retire(struct efs *fs);
 
-/* ---- budget_cut.c ---- */
 /* Adjusts the effective budget to the last reading of the memory that is left (controller.h); then
  * efs_budget_shrink(). */
 void efs_budget_follow(struct efs *fs);
 /* Experts are requested or leased: takes memory back that was ceded to the page cache. Lock held. */
 void efs_budget_use_experts(struct efs *fs);
 
-/* ---- budget_check.c ---- */
 /* Checks a budget that the user requested. Without lock, after full.c's and the arena's tables were built. held: bytes
  * of it that this process has allocated already. -ENOMEM, with the limit and a way out in err: it exceeds the memory
  * limit of this process, and the store is large enough to use it up. 0: err has a note if it exceeds the memory

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * controller.h - how large the budget is, from numbers alone: no lock, no clock, no call of the system. budget_cut.c
+ * controller.h - how large the budget is, from numbers alone: no lock, no clock, no call of the system. budget.c
  * has one for each store, and calls it after each reading of the memory that machine and cgroups have left.
  *
  * A budget that the user set is reduced to what the system can provide. With budget=auto the controller leaves memory
