@@ -39,7 +39,7 @@ enum efs_reclaim_rank {
     EFS_RANK_PREFETCHED,     /* the same of experts that were predicted, and not requested yet */
     EFS_RANK_SCAN,           /* extents of a scan */
     EFS_RANK_FRAGMENTS,      /* pages of small reads */
-    EFS_RANK_PROTECTED,      /* extents that the policy protects, if nothing above is left, also in use */
+    EFS_RANK_PROTECTED,      /* extents that the policy protects, if clients hold all above that is left */
     EFS_RANK_PINNED,         /* the same of experts that a request or lease pins */
     EFS_RANKS
 };

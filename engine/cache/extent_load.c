@@ -468,9 +468,7 @@ errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_w
         return load && atomic_load(&load->e.change) != EFS_IO_CANCEL && atomic_load(&load->sm.change) != EFS_IO_CANCEL
                    ? 0
                    : -EAGAIN;
-    do
-        waiter->load = load_prepare(fs, extent, EFS_LOAD_DEMAND);
-    while (!waiter->load && efs_extents_only_long_refs(fs) && efs_cache_reclaim(fs, EFS_FOR_ADMISSION, 0) == 0);
+    waiter->load = load_prepare(fs, extent, EFS_LOAD_DEMAND);
     return waiter->load ? 0 : -EAGAIN;
 }
 

@@ -195,7 +195,7 @@ errint_t efs_cache_reclaim(struct efs *fs, unsigned whom, uint64_t bytes)
 {
     bool in_use = false;
     for (enum efs_reclaim_rank rank = 0; rank < EFS_RANKS; rank++) {
-        if (rank == EFS_RANK_PROTECTED && in_use && whom != EFS_FOR_ADMISSION)
+        if (rank == EFS_RANK_PROTECTED && in_use && !efs_extents_only_long_refs(fs))
             break;
         errint_t rc = order[rank] & 1u << whom ? take(fs, rank, whom, bytes) : -ENOMEM;
         if (rc == 0 || rc == -EAGAIN)

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "test.h"
+#include "extent.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 #include "sync_calls.h"
@@ -228,11 +229,9 @@ TEST(test_crowd)
     }
 }
 
-/* Pinned experts fill the pool, except for the expert that a client holds. A pinned one is evicted for the client's
- * next request. */
-TEST(test_kept_goes)
+/* Experts that the user has pinned fill the pool, except for one that a client holds. */
+static struct efs_client_request *hold_beside_kept(struct efs *fs)
 {
-    struct efs *fs = open_small(4, 0, false);
     fixture_set_and_plan(fs, "plan", "C=100");
     for (uint32_t e = 0; e < 3; e++) {
         assert_int_equal(efs_pin(fs, efs_id(e), false, 'C', NULL), 0);
@@ -240,9 +239,16 @@ TEST(test_kept_goes)
         assert_int_equal(efs_client_wait(r), 0);
         efs_client_release(r);
     }
-    struct efs_client_request *held = begin(fs, 4, EFS_FORM_CODED), *next;
+    struct efs_client_request *held = begin(fs, 4, EFS_FORM_CODED);
     assert_int_equal(efs_client_wait(held), 0);
-    next = begin(fs, 5, EFS_FORM_CODED);
+    return held;
+}
+
+/* A pinned one is evicted for the client's next request. */
+TEST(test_kept_goes)
+{
+    struct efs *fs = open_small(4, 0, false);
+    struct efs_client_request *held = hold_beside_kept(fs), *next = begin(fs, 5, EFS_FORM_CODED);
     uint32_t index;
     errint_t status;
     assert_int_equal(efs_client_wait_any(next, 5000, &index, &status), 1);
@@ -251,6 +257,23 @@ TEST(test_kept_goes)
     efs_stats(fs, &s);
     assert_int_equal(s.coded_experts, 2);
     efs_client_release(next);
+    efs_client_release(held);
+    efs_close(fs);
+}
+
+/* And for a reader, while nothing is in flight: all except the expert that the client holds. */
+TEST(test_kept_goes_for_a_reader)
+{
+    struct efs *fs = open_small(4, 0, false);
+    struct efs_client_request *held = hold_beside_kept(fs);
+    fixture_drain(fs);
+    efs_lock(fs);
+    while (efs_cache_reclaim(fs, EFS_LOAD_DEMAND, 0) == 0)
+        ;
+    efs_unlock(fs);
+    for (uint32_t e = 0; e < 3; e++)
+        assert_int_equal(fixture_expert_info(fs, e).state, 'M');
+    assert_int_equal(fixture_expert_info(fs, 4).state, 'C');
     efs_client_release(held);
     efs_close(fs);
 }
