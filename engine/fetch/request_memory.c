@@ -98,7 +98,7 @@ errint_t efs_lease_window(const struct efs_lease *lease, bool open, struct efs_w
     struct efs_memfile *memfile = efs_lease_memfile(lease);
     errint_t rc = efs_memfile_make_window(efs_full_memfiles(lease->fs), memfile);
     const bool exported = memfile->kind == EFS_MEMFILE_EXPORTED;
-    *window = (struct efs_window){.number = memfile->window,
+    *window = (struct efs_window){.number = memfile->file.number,
                                   .once = exported,
                                   .fd = rc == 0 && open ? efs_memfile_open_window(memfile) : -1,
                                   .bytes = exported ? memfile->file_bytes : memfile->bytes,

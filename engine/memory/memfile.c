@@ -72,7 +72,7 @@ static bool may_have_size(size_t bytes)
     return getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur >= bytes;
 }
 
-/* ---- memfds ---- */
+/* ---- files ---- */
 
 static void memfd_close(struct efs_memfiles *memfiles, int fd)
 {
@@ -101,53 +101,14 @@ static uint8_t *memfd_map(struct efs_memfiles *memfiles, uint8_t *at, size_t byt
     return data;
 }
 
-/* A descriptor for other processes. -errno. */
-static int memfd_open_readonly(int memfd)
-{
-    char path[32];
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", memfd);
-    return efs_sys_open(path, O_RDONLY, 0);
-}
-
-/* ---- memory files ---- */
-
-/* Creates a file in the tmpfs, open for writing. -errno on failure. */
-static int tmpfs_create(struct efs_memfiles *memfiles, uint64_t *name)
-{
-    *name = atomic_fetch_add(&memfiles->named, 1) + 1;
-    return efs_sys_openat(memfiles->tmpfs, name_of(*name).text, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, 0400);
-}
-
-void efs_memfile_free(struct efs_memfile *memfile)
-{
-    /* also frees the pages that a forked child maps */
-    if (memfile->data && (memfile->empty || memfile->kind == EFS_MEMFILE_PRIVATE))
-        efs_sys_madvise(memfile->data, memfile->bytes, MADV_REMOVE);
-    if (memfile->data)
-        efs_sys_munmap(memfile->data, memfile->bytes);
-    if (memfile->fd >= 0)
-        efs_sys_close(memfile->fd);
-    if (memfile->memfd >= 0)
-        memfd_close(memfile->memfiles, memfile->memfd);
-    if (memfile->name)
-        efs_sys_unlinkat(memfile->memfiles->tmpfs, name_of(memfile->name).text, 0);
-    free(memfile);
-}
-
-void efs_memfile_unmap_in_child(const struct efs_memfile *memfile)
-{
-    efs_sys_munmap(memfile->data, memfile->bytes);
-    if (memfile->fd >= 0)
-        efs_sys_close(memfile->fd);
-    if (memfile->memfd >= 0)
-        efs_sys_close(memfile->memfd);
-}
-
 /* Maps a new file of the tmpfs, whose huge pages are about ten times cheaper to allocate and map. NULL on failure. */
 static uint8_t *tmpfs_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, uint64_t *name)
 {
     uint8_t *data = NULL;
-    int fd = memfiles->tmpfs >= 0 && may_have_size(bytes) ? tmpfs_create(memfiles, name) : -1;
+    if (memfiles->tmpfs < 0 || !may_have_size(bytes))
+        return NULL;
+    *name = atomic_fetch_add(&memfiles->named, 1) + 1;
+    int fd = efs_sys_openat(memfiles->tmpfs, name_of(*name).text, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, 0400);
     if (fd < 0)
         return NULL;
     if (efs_sys_ftruncate(fd, bytes) == 0)
@@ -158,18 +119,67 @@ static uint8_t *tmpfs_map(struct efs_memfiles *memfiles, uint8_t *at, size_t byt
     return data;
 }
 
+/* Maps a new file of the tmpfs, else a memfd with these seals. NULL: there is neither. */
+static uint8_t *file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, int seals,
+                         struct efs_window_file *file)
+{
+    *file = (struct efs_window_file){.memfd = -1};
+    uint8_t *data = tmpfs_map(memfiles, at, bytes, &file->name);
+    if (data)
+        return data;
+    file->name = 0;
+    return memfiles->memfds ? memfd_map(memfiles, at, bytes, seals, &file->memfd) : NULL;
+}
+
+/* A descriptor for other processes. -errno. */
+static int file_open_readonly(const struct efs_memfiles *memfiles, const struct efs_window_file *file)
+{
+    char path[32];
+    if (file->name)
+        return efs_sys_openat(memfiles->readonly, name_of(file->name).text, O_RDONLY | O_NOFOLLOW, 0);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", file->memfd);
+    return efs_sys_open(path, O_RDONLY, 0);
+}
+
+static void file_remove(struct efs_memfiles *memfiles, const struct efs_window_file *file)
+{
+    if (file->name)
+        efs_sys_unlinkat(memfiles->tmpfs, name_of(file->name).text, 0);
+    else if (file->memfd >= 0)
+        memfd_close(memfiles, file->memfd);
+}
+
+/* ---- memory files ---- */
+
+void efs_memfile_free(struct efs_memfile *memfile)
+{
+    /* also frees the pages that a forked child maps */
+    if (memfile->data && (memfile->empty || memfile->kind == EFS_MEMFILE_PRIVATE))
+        efs_sys_madvise(memfile->data, memfile->bytes, MADV_REMOVE);
+    if (memfile->data)
+        efs_sys_munmap(memfile->data, memfile->bytes);
+    if (memfile->fd >= 0)
+        efs_sys_close(memfile->fd);
+    file_remove(memfile->memfiles, &memfile->file);
+    free(memfile);
+}
+
+void efs_memfile_unmap_in_child(const struct efs_memfile *memfile)
+{
+    efs_sys_munmap(memfile->data, memfile->bytes);
+    if (memfile->fd >= 0)
+        efs_sys_close(memfile->fd);
+    if (memfile->file.memfd >= 0)
+        efs_sys_close(memfile->file.memfd);
+}
+
 struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes)
 {
     struct efs_memfile *memfile = efs_sys_calloc(1, sizeof(*memfile));
     if (!memfile)
         return NULL;
-    *memfile =
-        (struct efs_memfile){.kind = EFS_MEMFILE_PRIVATE, .memfiles = memfiles, .fd = -1, .memfd = -1, .bytes = bytes};
-    memfile->data = tmpfs_map(memfiles, NULL, bytes, &memfile->name);
-    if (!memfile->data)
-        memfile->name = 0;
-    if (!memfile->data && memfiles->memfds)
-        memfile->data = memfd_map(memfiles, NULL, bytes, 0, &memfile->memfd);
+    *memfile = (struct efs_memfile){.kind = EFS_MEMFILE_PRIVATE, .memfiles = memfiles, .fd = -1, .bytes = bytes};
+    memfile->data = file_map(memfiles, NULL, bytes, 0, &memfile->file);
     if (!memfile->data)
         memfile->data = efs_sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (!memfile->data) {
@@ -189,13 +199,13 @@ void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes)
 /* The file, open for writing; the caller closes it if it has a name. < 0: it is anonymous, or -errno. */
 static int memfile_open(const struct efs_memfile *memfile)
 {
-    return memfile->name ? efs_sys_openat(memfile->memfiles->tmpfs, name_of(memfile->name).text, O_RDWR, 0)
-                         : memfile->memfd;
+    return memfile->file.name ? efs_sys_openat(memfile->memfiles->tmpfs, name_of(memfile->file.name).text, O_RDWR, 0)
+                         : memfile->file.memfd;
 }
 
 static void memfile_close(const struct efs_memfile *memfile, int fd)
 {
-    if (memfile->name && fd >= 0)
+    if (memfile->file.name && fd >= 0)
         efs_sys_close(fd);
 }
 
@@ -231,28 +241,20 @@ static errint_t memfile_cut(const struct efs_memfile *memfile)
     int fd = memfile_open(memfile);
     errint_t rc = fd < 0 ? fd : efs_sys_ftruncate(fd, memfile->file_bytes);
     memfile_close(memfile, fd);
-    if (rc == 0 && !memfile->name)
+    if (rc == 0 && !memfile->file.name)
         rc = efs_sys_add_seals(fd, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     return rc;
-}
-
-/* A descriptor for other processes. -errno. */
-static int memfile_open_readonly(const struct efs_memfile *memfile)
-{
-    return memfile->name
-               ? efs_sys_openat(memfile->memfiles->readonly, name_of(memfile->name).text, O_RDONLY | O_NOFOLLOW, 0)
-               : memfd_open_readonly(memfile->memfd);
 }
 
 /* memfiles->lock held. Truncates the file to file_bytes and opens it. On -errno its kind is unchanged. */
 static errint_t memfile_export(struct efs_memfile *memfile)
 {
-    if (memfile->kind == EFS_MEMFILE_WINDOW || (!memfile->name && memfile->memfd < 0))
+    if (memfile->kind == EFS_MEMFILE_WINDOW || (!memfile->file.name && memfile->file.memfd < 0))
         return -EBUSY;
     if (memfile->fd >= 0)
         return 0;
     errint_t rc = memfile->kind == EFS_MEMFILE_EXPORTED ? 0 : memfile_cut(memfile);
-    int fd = rc < 0 ? rc : memfile_open_readonly(memfile);
+    int fd = rc < 0 ? rc : file_open_readonly(memfile->memfiles, &memfile->file);
     if (fd < 0)
         return fd;
     /* Mapped by the same open file, which is then the only one: see efs_memfile_is_mapped_elsewhere(). A later write by
@@ -267,21 +269,6 @@ static errint_t memfile_export(struct efs_memfile *memfile)
     return 0;
 }
 
-/* memfiles->lock held. */
-static errint_t memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
-{
-    errint_t rc = memfile->name || memfile->memfd >= 0 ? 0 : -EBUSY;
-    if (rc == 0 && memfile->kind == EFS_MEMFILE_PRIVATE && !memfile->name)
-        rc = efs_sys_add_seals(memfile->memfd, WINDOW_SEALS);
-    if (rc < 0)
-        return rc;
-    if (memfile->kind == EFS_MEMFILE_PRIVATE)
-        memfile->kind = EFS_MEMFILE_WINDOW;
-    if (memfile->window == 0)
-        memfile->window = atomic_fetch_add(&memfiles->windows, 1) + 1;
-    return 0;
-}
-
 errint_t efs_memfile_export(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
     pthread_mutex_lock(&memfiles->lock);
@@ -292,8 +279,15 @@ errint_t efs_memfile_export(struct efs_memfiles *memfiles, struct efs_memfile *m
 
 errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
+    struct efs_window_file *file = &memfile->file;
+    errint_t rc = file->name || file->memfd >= 0 ? 0 : -EBUSY;
     pthread_mutex_lock(&memfiles->lock);
-    errint_t rc = memfile_make_window(memfiles, memfile);
+    if (rc == 0 && memfile->kind == EFS_MEMFILE_PRIVATE && !file->name)
+        rc = efs_sys_add_seals(file->memfd, WINDOW_SEALS);
+    if (rc == 0 && memfile->kind == EFS_MEMFILE_PRIVATE)
+        memfile->kind = EFS_MEMFILE_WINDOW;
+    if (rc == 0 && file->number == 0)
+        file->number = atomic_fetch_add(&memfiles->windows, 1) + 1;
     pthread_mutex_unlock(&memfiles->lock);
     return rc;
 }
@@ -307,7 +301,7 @@ int efs_memfile_take_fd(struct efs_memfile *memfile)
 
 bool efs_memfile_is_mapped_elsewhere(struct efs_memfiles *memfiles, struct efs_memfile *memfile, int fd)
 {
-    bool elsewhere = memfile->name != 0;
+    bool elsewhere = memfile->file.name != 0;
     pthread_mutex_lock(&memfiles->lock);
     if (elsewhere && memfile->fd < 0) { /* else it was exported again */
         if (fd < 0 && memfile_export(memfile) == 0)
@@ -336,20 +330,15 @@ errint_t efs_leases_probe(void)
 
 int efs_memfile_open_window(const struct efs_memfile *memfile)
 {
-    assert(memfile->window);
-    return memfile_open_readonly(memfile);
+    assert(memfile->file.number);
+    return file_open_readonly(memfile->memfiles, &memfile->file);
 }
 
 /* ---- segments of the chunk pool ---- */
 
 uint8_t *efs_window_file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, struct efs_window_file *file)
 {
-    *file = (struct efs_window_file){.memfd = -1};
-    uint8_t *data = tmpfs_map(memfiles, at, bytes, &file->name);
-    if (!data) {
-        file->name = 0;
-        data = memfiles->memfds ? memfd_map(memfiles, at, bytes, WINDOW_SEALS, &file->memfd) : NULL;
-    }
+    uint8_t *data = file_map(memfiles, at, bytes, WINDOW_SEALS, file);
     if (data)
         file->number = atomic_fetch_add(&memfiles->windows, 1) + 1;
     return data;
@@ -357,10 +346,7 @@ uint8_t *efs_window_file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t 
 
 int efs_window_file_open(struct efs_memfiles *memfiles, const struct efs_window_file *file)
 {
-    if (!file->number)
-        return -EOPNOTSUPP;
-    return file->name ? efs_sys_openat(memfiles->readonly, name_of(file->name).text, O_RDONLY | O_NOFOLLOW, 0)
-                      : memfd_open_readonly(file->memfd);
+    return file->number ? file_open_readonly(memfiles, file) : -EOPNOTSUPP;
 }
 
 void efs_window_file_free(struct efs_memfiles *memfiles, const struct efs_window_file *file, uint8_t *data,
@@ -370,8 +356,5 @@ void efs_window_file_free(struct efs_memfiles *memfiles, const struct efs_window
         return;
     if (empty)
         efs_sys_madvise(data, bytes, MADV_REMOVE);
-    if (file->name)
-        efs_sys_unlinkat(memfiles->tmpfs, name_of(file->name).text, 0);
-    else
-        memfd_close(memfiles, file->memfd);
+    file_remove(memfiles, file);
 }

@@ -35,6 +35,12 @@
 
 enum efs_memfile_kind { EFS_MEMFILE_PRIVATE, EFS_MEMFILE_EXPORTED, EFS_MEMFILE_WINDOW };
 
+struct efs_window_file {
+    uint64_t name;   /* in the tmpfs; 0: none */
+    int memfd;       /* open for writing; < 0: none, as with a name */
+    uint32_t number; /* id of the window; 0: none yet, or of a segment: other processes cannot map it */
+};
+
 struct efs_memfile {
     struct efs_memfile *next;      /* in the list of free memory files */
     struct efs_memfiles *memfiles; /* its creator */
@@ -43,9 +49,7 @@ struct efs_memfile {
     bool empty; /* set before a WINDOW is freed: freeing it also removes the pages from mappings of other processes,
                    which then read zeros */
     int fd;     /* EXPORTED: read-only descriptor that cannot be reopened for writing; < 0: not open */
-    uint32_t window;     /* its id as a window; 0: none yet */
-    uint64_t name;       /* file name in the tmpfs; 0: none */
-    int memfd;           /* open for writing; < 0: none */
+    struct efs_window_file file;
     uint8_t *data;       /* mapping; EXPORTED: read-only */
     size_t bytes;        /* whole pages */
     uint64_t file_bytes; /* size of the file that it contains */
@@ -100,15 +104,10 @@ errint_t efs_memfile_reserve(struct efs_memfile *memfile);
 errint_t efs_memfile_populate(struct efs_memfile *memfile);
 
 /*
- * A segment of the chunk pool as a file: a window from the start, with chunks of many extents, written continuously. A
- * process that maps it may read only the chunks that it was granted, and only while it holds them. The descriptor is
- * not kept open.
+ * A segment of the chunk pool is a file, too: a window from the start, with chunks of many extents, written
+ * continuously. A process that maps it may read only the chunks that it was granted, and only while it holds them. The
+ * descriptor is not kept open.
  */
-struct efs_window_file {
-    uint64_t name;   /* in the tmpfs; 0: it is a memfd */
-    int memfd;       /* without a name; open for writing */
-    uint32_t number; /* id of the window; 0: no file, other processes cannot map it */
-};
 /* Maps `bytes` bytes (whole pages) for writing, at the reserved address `at`, or anywhere if it is NULL; pages are
  * allocated on first access. NULL: no file, no descriptor or no memory. */
 uint8_t *efs_window_file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, struct efs_window_file *file);

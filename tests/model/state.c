@@ -237,7 +237,7 @@ static uint64_t extents_hash(const struct efs *fs)
 static uint64_t memfile_hash(const struct efs_memfile *memfile)
 {
     return memfile ? MIX_STRUCT(1, efs_memfile, memfile, MEMBER(efs_memfile, next), MEMBER(efs_memfile, data),
-                                MEMBER(efs_memfile, window), MEMBER(efs_memfile, file_bytes))
+                                MEMBER(efs_memfile, file.number), MEMBER(efs_memfile, file_bytes))
                    : 0;
 }
 
