@@ -162,7 +162,13 @@ uint64_t efs_extent_begin(const struct efs *fs, uint32_t extent)
     return (x->shard_first - fs->store->objects[x->object].shard_first) * efs_object_shard_bytes(fs, x->object);
 }
 
-uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end)
+uint64_t efs_extent_end(const struct efs *fs, uint32_t extent, uint32_t object)
+{
+    return extent + 1 < fs->extents->object_first[object + 1] ? efs_extent_begin(fs, extent + 1)
+                                                              : fs->store->objects[object].bytes;
+}
+
+uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset)
 {
     uint32_t shard = fs->store->objects[object].shard_first + (uint32_t)(offset / efs_object_shard_bytes(fs, object));
     uint32_t low = fs->extents->object_first[object], high = fs->extents->object_first[object + 1];
@@ -173,8 +179,6 @@ uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset, u
         else
             high = mid;
     }
-    *end = low + 1 < fs->extents->object_first[object + 1] ? efs_extent_begin(fs, low + 1)
-                                                           : fs->store->objects[object].bytes;
     return low;
 }
 

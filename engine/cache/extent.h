@@ -156,13 +156,11 @@ uint64_t efs_extents_table_bytes(const struct efs *fs);
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err);
 void efs_extents_destroy(struct efs *fs);
 /* Drops the reference of a waiter. used_up: the extent will not be used again soon, and is evicted before other extents
- * and before the pool grows. _put() without lock, _unref() with lock held. */
-void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter);
+ * and before the pool grows: for _put() when all of its bytes were read that stay in memory elsewhere, of which the
+ * waiter has read these. _put() without lock, _unref() with lock held. */
+void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter, size_t elsewhere_bytes);
 void efs_extent_unref(struct efs *fs, const struct efs_extent_waiter *waiter, bool used_up);
-/* efs_extent_put() after these bytes of it, which stay in memory elsewhere, were read. */
-void efs_extent_put_elsewhere(struct efs *fs, const struct efs_extent_waiter *waiter, size_t bytes);
-/* efs_extent_put() for an extent that is used up, without taking the lock while nothing waits for memory: the reference
- * is dropped by the next efs_extents_put_used_up(), which the caller calls before it frees the waiter. Without lock. */
+/* Drops the reference on an extent that is used up, without taking the lock while nothing waits for memory: it is dropped by the next efs_extents_put_used_up(), which the caller calls before it frees the waiter. Without lock. */
 void efs_extent_put_later(struct efs *fs, struct efs_extent_waiter *waiter);
 void efs_extents_put_used_up(struct efs *fs); /* with lock held */
 void efs_extents_set_wanted(struct efs *fs);  /* something waits for memory, or nothing does any more; with lock held */
@@ -176,9 +174,11 @@ bool efs_extent_checked(const struct efs *fs, uint32_t extent); /* all shards we
 bool efs_extent_shard_checked(const struct efs *fs, uint32_t extent, uint32_t shard);
 /* Whether efs_extent_decode() needs no scratch. */
 bool efs_extent_decodes_inline(const struct efs *fs, uint32_t extent);
-/* The extent with raw byte `offset` of the object; *end: offset after its last byte. */
-uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end);
+/* The extent with raw byte `offset` of the object. */
+uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset);
 uint64_t efs_extent_begin(const struct efs *fs, uint32_t extent); /* offset of its first raw byte in the object */
+/* The offset after its last raw byte in this object, which is one of several in a shared extent. */
+uint64_t efs_extent_end(const struct efs *fs, uint32_t extent, uint32_t object);
 /* efs_record() of an extent of an expert; does nothing for other extents. */
 void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
                        uint64_t end_ns);

@@ -127,23 +127,18 @@ void efs_extent_unref(struct efs *fs, const struct efs_extent_waiter *waiter, bo
         efs_extent_released(fs, waiter->extent);
 }
 
-void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter)
-{
-    efs_lock(fs);
-    efs_extent_unref(fs, waiter, false);
-    efs_unlock(fs);
-}
-
-void efs_extent_put_elsewhere(struct efs *fs, const struct efs_extent_waiter *waiter, size_t bytes)
+void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter, size_t elsewhere_bytes)
 {
     struct efs_extent *x = &fs->extents->at[waiter->extent];
-    uint64_t begin = efs_extent_begin(fs, waiter->extent), end;
-    efs_extent_at(fs, x->object, begin, &end); /* a shared extent counts as long as its first object */
+    bool all = false;
     efs_lock(fs);
-    x->elsewhere_bytes += (uint32_t)bytes;
-    bool all = x->elsewhere_bytes >= end - begin;
-    x->elsewhere_bytes = all ? 0 : x->elsewhere_bytes;
-    x->elsewhere = x->elsewhere || all;
+    if (elsewhere_bytes) {
+        x->elsewhere_bytes += (uint32_t)elsewhere_bytes; /* a shared extent counts as long as its first object */
+        all = x->elsewhere_bytes >=
+              efs_extent_end(fs, waiter->extent, x->object) - efs_extent_begin(fs, waiter->extent);
+        x->elsewhere_bytes = all ? 0 : x->elsewhere_bytes;
+        x->elsewhere |= all;
+    }
     efs_extent_unref(fs, waiter, all);
     efs_unlock(fs);
 }

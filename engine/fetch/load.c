@@ -250,11 +250,11 @@ static struct efs_part *item_add_parts(struct efs_request_item *item, struct efs
     const uint32_t *object_first = efs_extents(fs)->object_first;
     const struct efs_expert_part *objects = efs_view_expert_parts(&fs->view, item->expert, &n);
     item->parts = parts;
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t x = object_first[objects[i].object]; x < object_first[objects[i].object + 1]; x++) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t begin = 0, end;
+        for (uint32_t x = object_first[objects[i].object]; x < object_first[objects[i].object + 1]; x++, begin = end) {
             struct efs_part *p = parts++;
-            uint64_t begin = efs_extent_begin(fs, x), end;
-            efs_extent_at(fs, objects[i].object, begin, &end);
+            end = efs_extent_end(fs, x, objects[i].object);
             p->item = item;
             p->waiter = (struct efs_extent_waiter){.extent = x, .job.run = part_job_run, .loaded = part_loaded};
             p->file_offset = objects[i].file_offset + begin;
@@ -265,6 +265,7 @@ static struct efs_part *item_add_parts(struct efs_request_item *item, struct efs
             p->shards = efs_extent(fs, x)->shard_count;
             p->gate = 2;
         }
+    }
     item->part_count = (uint32_t)(parts - item->parts);
     item->remaining = item->part_count + 1;
     return parts;

@@ -97,10 +97,7 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     if (rc == 0) {
         rc = efs_extent_decode(fs, p->span.extent, p->span.object, p->span.begin, p->span.bytes, p->span.dst, false,
                                scratch);
-        if (p->read->stays && rc == 0)
-            efs_extent_put_elsewhere(fs, &p->waiter, p->span.bytes);
-        else
-            efs_extent_put(fs, &p->waiter);
+        efs_extent_put(fs, &p->waiter, p->read->stays && rc == 0 ? p->span.bytes : 0);
     }
     part_end(p, rc);
 }
@@ -122,8 +119,8 @@ struct efs_file_span efs_file_span(const struct efs *fs, uint32_t file, uint64_t
     efs_view_locate(&fs->view, file, offset, &span.at);
     span.bytes = span.at.bytes;
     if (span.at.object != EFS_NONE) {
-        uint64_t end;
-        span.extent = efs_extent_at(fs, span.at.object, span.at.object_offset, &end);
+        span.extent = efs_extent_at(fs, span.at.object, span.at.object_offset);
+        const uint64_t end = efs_extent_end(fs, span.extent, span.at.object);
         span.bytes = end - span.at.object_offset < span.bytes ? end - span.at.object_offset : span.bytes;
     }
     return span;
@@ -249,9 +246,9 @@ static bool part_is_partial(const struct part *p, const struct efs_step *step)
     const struct efs_uncached *span = &p->span;
     if (r->bytes < AROUND_BYTES || p->group >= r->fs->store->expert_count || step->pace == EFS_PACE_SCAN)
         return false;
-    uint64_t begin = efs_extent_begin(r->fs, span->extent), end;
-    efs_extent_at(r->fs, span->object, span->begin, &end);
-    uint64_t most = (end - begin) / PARTIAL_SHARE;
+    const uint64_t begin = efs_extent_begin(r->fs, span->extent);
+    const uint64_t end = efs_extent_end(r->fs, span->extent, span->object);
+    const uint64_t most = (end - begin) / PARTIAL_SHARE;
     if (span->begin + span->bytes == end && span->dst + span->bytes < r->dst + r->bytes)
         return span->bytes <= most && p->next && p->next->group != p->group;
     if (span->begin + span->bytes - begin > most)
