@@ -163,20 +163,6 @@ static void deferred_submit(struct efs *fs, const struct efs_deferred *d)
         }
 }
 
-/* No lock. */
-static void deferred_run(struct efs *fs, const struct efs_deferred *d)
-{
-    for (struct efs_memfile *memfile = d->memfiles.head, *next; memfile; memfile = next) { /* before new ones */
-        next = memfile->next;
-        efs_memfile_free(memfile);
-    }
-    deferred_submit(fs, d);
-    for (struct efs_task *task = d->tasks.head, *next; task; task = next) {
-        next = task->next;
-        task->run(fs, task);
-    }
-}
-
 void efs_lock(struct efs *fs)
 {
     pthread_mutex_lock(&fs->lock);
@@ -223,7 +209,15 @@ static bool deferred_unlock(struct efs *fs)
     if (relock)
         efs_in_flight_begin(fs); /* all other operations may end before the lock is taken again */
     deferred_release_lock(fs);
-    deferred_run(fs, &d);
+    for (struct efs_memfile *memfile = d.memfiles.head, *next; memfile; memfile = next) { /* before new ones */
+        next = memfile->next;
+        efs_memfile_free(memfile);
+    }
+    deferred_submit(fs, &d);
+    for (struct efs_task *task = d.tasks.head, *next; task; task = next) {
+        next = task->next;
+        task->run(fs, task);
+    }
     if (!relock)
         return false;
     pthread_mutex_lock(&fs->lock);

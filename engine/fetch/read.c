@@ -207,18 +207,6 @@ static errint_t read_prepare(struct read *r, uint32_t file, uint64_t offset, uin
 
 /* ---- with lock held ---- */
 
-/* Classifies a read. group: of the first byte, or EFS_NONE. */
-static struct efs_step read_classify(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset,
-                                     size_t len, uint32_t group)
-{
-    struct efs_step step = {.pace = EFS_PACE_RANDOM};
-    if (s && s->no_readahead)
-        step.pace = EFS_PACE_SEQUENTIAL;
-    else if (s)
-        efs_streams_note(efs_extents_streams(fs), file, offset, len, group, &step);
-    return step;
-}
-
 /* Starts read-ahead for a sequential reader, as far as memory and the quota of the streams allow. */
 static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t file)
 {
@@ -263,22 +251,15 @@ struct served {
     struct parts ready, full, direct; /* in memory; of pinned full experts; read past the extents */
 };
 
-/* A request that is short enough, of a reader that is not sequential. Faults in a mapping, which the engine does not
- * read ahead for, are short once the kernel has stopped reading ahead because they are random. */
-static bool part_is_small(const struct part *p, const struct efs_step *step)
-{
-    return p->read->bytes <= EFS_SMALL_BYTES && (step->pace == EFS_PACE_RANDOM || !step->walk) &&
-           efs_small_serves(p->read->fs, p->span.extent, p->span.object, p->span.begin, p->span.bytes);
-}
-
 /* Requests the part. true: its extent is in memory and referenced. false: it is appended to a list of *served, or
  * part_run() runs on a worker later and frees it. */
 static bool part_request(struct efs *fs, struct part *p, const struct efs_step *step, struct served *served)
 {
-    atomic_fetch_add(&p->read->remaining, 1);
-    uint32_t group = p->group;
+    const uint32_t group = p->group;
+    const bool is_short = p->read->bytes <= EFS_SMALL_BYTES;
     /* the page cache holds the extent, except a few pages that the kernel has dropped */
-    bool lost = efs_extent(fs, p->span.extent)->elsewhere && p->read->bytes <= EFS_SMALL_BYTES;
+    const bool lost = is_short && efs_extent(fs, p->span.extent)->elsewhere;
+    atomic_fetch_add(&p->read->remaining, 1);
     if ((lost || part_is_partial(p, step)) &&
         efs_extent_may_read_shard(fs, p->span.extent, p->span.begin, p->span.bytes)) {
         efs_count(fs->stats, reads_m, 1);
@@ -286,7 +267,11 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
         EFS_QUEUE_PUSH(&served->direct, p);
         return false;
     }
-    if ((p->span.small = part_is_small(p, step))) {
+    /* Not of a sequential reader. Faults in a mapping, which the engine does not read ahead for, are short once the
+     * kernel has stopped reading ahead because they are random. */
+    p->span.small = is_short && (step->pace == EFS_PACE_RANDOM || !step->walk) &&
+                    efs_small_serves(fs, p->span.extent, p->span.object, p->span.begin, p->span.bytes);
+    if (p->span.small) {
         EFS_QUEUE_PUSH(&served->direct, p);
         return false;
     }
@@ -371,11 +356,11 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         return;
     }
     efs_count(fs->stats, reads, 1);
-    uint64_t size = file < fs->view.file_count ? efs_view_bytes(&fs->view, file) : 0;
-    if (file >= fs->view.file_count || offset >= size || len == 0) {
-        if (file >= fs->view.file_count)
-            efs_count(fs->stats, read_errors, 1);
-        done(arg, file >= fs->view.file_count ? -EBADF : 0, 0);
+    const bool known = file < fs->view.file_count;
+    const uint64_t size = known ? efs_view_bytes(&fs->view, file) : 0;
+    if (offset >= size || len == 0) {
+        efs_count(fs->stats, read_errors, !known);
+        done(arg, known ? 0 : -EBADF, 0);
         return;
     }
     if (len > size - offset)
@@ -397,8 +382,10 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     if (r->error < 0)
         parts_free(&parts);
     uint32_t group = parts.head && parts.head->span.dst == dst ? parts.head->group : EFS_NONE;
+    struct efs_step step = {.pace = stream && stream->no_readahead ? EFS_PACE_SEQUENTIAL : EFS_PACE_RANDOM};
     efs_lock(fs);
-    struct efs_step step = read_classify(fs, stream, file, offset, len, group);
+    if (stream && !stream->no_readahead)
+        efs_streams_note(efs_extents_streams(fs), file, offset, len, group, &step);
     read_request(fs, &parts, &step, &served);
     read_ahead(fs, &step, file);
     efs_unlock(fs);
