@@ -15,7 +15,7 @@
  *     lease.c           leases on full experts for opens of their files
  *     routing.c         finds experts; reports their uses, and what callers choose or predict
  *     read.c            reads of files; read_rows.c: of rows of a table
- *     slot.c            reads past the extents, through slots; slot_pages.c: of a few pages
+ *     slot.c            reads past the extents, through slots
  *
  * A request that waits for memory holds none: the queue takes the memory of all of its items in one critical section,
  * as blocks of the chunk pool and memory files, or nothing. From then on the request waits only for the disk and the

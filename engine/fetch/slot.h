@@ -83,13 +83,4 @@ static inline uint8_t *efs_slot_page(const struct efs_slot *slot, uint32_t i)
     return slot->memory + (size_t)i * EFS_ALIGN;
 }
 
-/* ---- slot_pages.c: the steps of small reads; false: the read is not served by a few pages ---- */
-/* Names the pages of the piece's head and of its signs and mantissas. */
-bool efs_slot_pages_begin(struct efs_slot *slot);
-/* Makes the pages that were read fragments, names all pages that can be named now, and copies fragments to them. Those
- * that are missing are to be read. */
-bool efs_slot_pages_gather(struct efs_slot *slot);
-bool efs_slot_pages_check(const struct efs_slot *slot); /* the pages that were read */
-bool efs_slot_pages_decode(const struct efs_slot *slot, struct efs_codec_scratch *scratch); /* all pages are here */
-
 #endif
