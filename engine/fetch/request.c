@@ -221,19 +221,26 @@ static void item_begin(struct efs *fs, struct efs_request_item *item)
     efs_in_flight_begin(fs);
 }
 
-static void request_begin(struct efs *fs, struct efs_request *request, const struct efs_need *needs,
-                          const struct efs_request_how *how)
+errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
+                            const struct efs_request_how *how, struct efs_client_request **out, struct efs_error *err)
 {
-    enum efs_use_kind kind = how->preload ? EFS_USE_AHEAD : how->opened ? EFS_USE_OPENED : EFS_USE_NAMED;
+    const enum efs_use_kind kind = how->preload ? EFS_USE_AHEAD : how->opened ? EFS_USE_OPENED : EFS_USE_NAMED;
     bool full_waits = false;
+    *out = NULL;
+    errint_t rc = request_check(fs, needs, count, how->preload ? EFS_FORM_CODED : how->form, err);
+    if (rc < 0)
+        return rc;
+    struct efs_request *request = request_new(fs, needs, count, how);
+    if (!request)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
     efs_lock(fs);
     request_choose_forms(fs, request, how); /* of the state before the policy places the experts */
     request_look(fs, request);
-    efs_use_experts(fs, needs, request->base.count, kind);
-    for (uint32_t i = 0; i < request->base.count; i++)
+    efs_use_experts(fs, needs, count, kind);
+    for (uint32_t i = 0; i < count; i++)
         item_begin(fs, &request->items[i]);
     efs_admission_enqueue(fs, request);
-    for (uint32_t i = 0; i < request->base.count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         const struct efs_request_item *item = &request->items[i];
         efs_count(fs->stats, lease_waits, item->waiting && item->form == EFS_FORM_FULL);
         efs_count(fs->stats, coded_waits, item->waiting && item->form == EFS_FORM_CODED);
@@ -242,19 +249,6 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
     if (full_waits)
         efs_plan_thread_kick(fs);
     efs_unlock(fs);
-}
-
-errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
-                            const struct efs_request_how *how, struct efs_client_request **out, struct efs_error *err)
-{
-    *out = NULL;
-    errint_t rc = request_check(fs, needs, count, how->preload ? EFS_FORM_CODED : how->form, err);
-    if (rc < 0)
-        return rc;
-    struct efs_request *request = request_new(fs, needs, count, how);
-    if (!request)
-        return efs_fail(err, -ENOMEM, "no memory for a request");
-    request_begin(fs, request, needs, how);
     if (how->preload || how->arrived)
         efs_request_unref(request);
     else

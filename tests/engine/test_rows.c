@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small reads and rows of tables of a checkpoint served in place (engine/fetch/slot_pages.c, read_rows.c): they read
+ * Small reads and rows of tables of a checkpoint served in place (engine/fetch/slot.c, read_rows.c): they read
  * only their pages, once; other bytes of a file that changed are never returned.
  */
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small reads of dense tensors (engine/fetch/slot_pages.c): every format gives its bytes from a few pages of the store,
+ * Small reads of dense tensors (engine/fetch/slot.c): every format gives its bytes from a few pages of the store,
  * also from several threads, from little memory, while the budget falls, and beside damage. Stores of version 2 are
  * read without them.
  */
