@@ -54,16 +54,15 @@ bool efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum
 
 void efs_fragment_put(struct efs *fs, struct efs_fragment_key key, uint32_t extent, const void *page)
 {
-    if (!efs_fragments_have_room(fs)) {
-        struct efs_block block = {0};
-        bool grow = efs_fragments_may_grow(fs);
-        efs_extents_put_used_up(fs);
-        while (grow && !efs_arena_alloc(&fs->arena, EFS_FRAGMENT_SLAB, false, &block))
-            grow = !efs_extents_wait(fs) && efs_cache_reclaim(fs, EFS_LOAD_PREFETCH, 0) == 0;
-        if (!efs_fragments_make_room(fs, &block))
-            return;
-    }
-    efs_fragments_add(fs, key, extent, page);
+    struct efs_block block = {0};
+    if (efs_fragments_add(fs, key, extent, page))
+        return;
+    bool grow = efs_fragments_may_grow(fs);
+    efs_extents_put_used_up(fs);
+    while (grow && !efs_arena_alloc(&fs->arena, EFS_FRAGMENT_SLAB, false, &block))
+        grow = !efs_extents_wait(fs) && efs_cache_reclaim(fs, EFS_LOAD_PREFETCH, 0) == 0;
+    if (efs_fragments_make_room(fs, &block))
+        efs_fragments_add(fs, key, extent, page);
 }
 
 /* ---- references and waiters ---- */

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #define PAGES_PER_BUCKET 8 /* of the budget */
 #define BUCKETS_MIN 256u
@@ -26,7 +27,7 @@ struct efs_fragment {
 
 /* In the first granule of a slab's memory; fragment i is in granule i + 1. */
 struct efs_fragment_slab {
-    struct efs_fragment_slab *next; /* newer */
+    TAILQ_ENTRY(efs_fragment_slab) link;
     struct efs_block block;
     uint64_t used; /* a bit for each fragment */
     struct efs_fragment fragments[IN_SLAB];
@@ -35,8 +36,7 @@ _Static_assert(IN_SLAB < 64, "a bit for each fragment");
 _Static_assert(sizeof(struct efs_fragment_slab) <= EFS_GRANULE, "the first granule");
 
 struct efs_fragments {
-    EFS_QUEUE(struct efs_fragment_slab) slabs; /* oldest first */
-    struct efs_fragment_slab *newest;          /* fragments are added to it */
+    TAILQ_HEAD(slabs, efs_fragment_slab) slabs; /* oldest first; fragments are added to the newest */
     uint64_t slab_count;
     uint64_t bucket_count; /* a power of two */
     struct efs_fragment *buckets[];
@@ -64,7 +64,7 @@ errint_t efs_fragments_build(struct efs *fs)
     struct efs_fragments *f = fs->fragments = efs_sys_calloc(1, efs_fragments_bytes(fs));
     if (!f)
         return -ENOMEM;
-    EFS_QUEUE_INIT(&f->slabs);
+    TAILQ_INIT(&f->slabs);
     f->bucket_count = bucket_count(fs);
     return 0;
 }
@@ -128,28 +128,11 @@ bool efs_fragments_serve(const struct efs *fs, uint32_t extent)
 
 /* ---- slabs ---- */
 
-static void slab_append(struct efs_fragments *f, struct efs_fragment_slab *slab)
-{
-    EFS_QUEUE_PUSH(&f->slabs, slab);
-    f->newest = slab;
-}
-
-static struct efs_fragment_slab *slab_take_oldest(struct efs_fragments *f)
-{
-    struct efs_fragment_slab *slab = f->slabs.head;
-    f->slabs.head = slab->next;
-    if (!slab->next) {
-        EFS_QUEUE_INIT(&f->slabs);
-        f->newest = NULL;
-    }
-    return slab;
-}
-
 /* Removes the oldest slab's fragments that were not read since, at least half of them, and makes it the newest. */
 static void slab_recycle(struct efs *fs)
 {
     struct efs_fragments *f = fs->fragments;
-    struct efs_fragment_slab *slab = slab_take_oldest(f);
+    struct efs_fragment_slab *slab = TAILQ_FIRST(&f->slabs);
     uint32_t kept = 0;
     for (uint64_t left = slab->used; left != 0; left &= left - 1) {
         struct efs_fragment *x = &slab->fragments[__builtin_ctzll(left)];
@@ -161,12 +144,8 @@ static void slab_recycle(struct efs *fs)
             slab->used ^= left & -left;
         }
     }
-    slab_append(f, slab);
-}
-
-bool efs_fragments_have_room(const struct efs *fs)
-{
-    return fs->fragments->newest && fs->fragments->newest->used != ALL_USED;
+    TAILQ_REMOVE(&f->slabs, slab, link);
+    TAILQ_INSERT_TAIL(&f->slabs, slab, link);
 }
 
 bool efs_fragments_may_grow(const struct efs *fs)
@@ -183,27 +162,31 @@ bool efs_fragments_make_room(struct efs *fs, const struct efs_block *block)
         slab->block = *block;
         slab->used = 0;
         f->slab_count++;
-        slab_append(f, slab);
+        TAILQ_INSERT_TAIL(&f->slabs, slab, link);
     } else if (f->slab_count > 0) {
         slab_recycle(fs);
     }
     return f->slab_count > 0;
 }
 
-void efs_fragments_add(struct efs *fs, struct efs_fragment_key key, uint32_t extent, const void *page)
+bool efs_fragments_add(struct efs *fs, struct efs_fragment_key key, uint32_t extent, const void *page)
 {
     struct efs_fragments *f = fs->fragments;
+    struct efs_fragment_slab *newest = TAILQ_LAST(&f->slabs, slabs);
     if (find(f, key)) /* another read has added it */
-        return;
-    const uint64_t bit = ~f->newest->used & (f->newest->used + 1);
-    struct efs_fragment *x = &f->newest->fragments[__builtin_ctzll(bit)];
-    f->newest->used |= bit;
+        return true;
+    if (!newest || newest->used == ALL_USED)
+        return false;
+    const uint64_t bit = ~newest->used & (newest->used + 1);
+    struct efs_fragment *x = &newest->fragments[__builtin_ctzll(bit)];
+    newest->used |= bit;
     struct efs_fragment **bucket = bucket_of(f, key);
     *x = (struct efs_fragment){.next = *bucket, .key = key, .extent = extent};
     *bucket = x;
     if (extent != EFS_NONE)
         fs->extents->at[extent].fragments++;
     efs_copy_locked(fs, page_of(x), page, EFS_GRANULE);
+    return true;
 }
 
 static void slab_free(struct efs *fs, struct efs_fragment_slab *slab)
@@ -211,6 +194,7 @@ static void slab_free(struct efs *fs, struct efs_fragment_slab *slab)
     struct efs_block block = slab->block; /* the slab is in it */
     for (uint64_t left = slab->used; left != 0; left &= left - 1)
         unlink_fragment(fs, &slab->fragments[__builtin_ctzll(left)]);
+    TAILQ_REMOVE(&fs->fragments->slabs, slab, link);
     fs->fragments->slab_count--;
     efs_arena_free(&fs->arena, &block);
 }
@@ -220,17 +204,16 @@ bool efs_fragments_evict(struct efs *fs, bool if_many)
     const uint64_t share = if_many ? efs_account_available(&fs->account) / MANY_SHARE : 0;
     if (!fs->fragments || fs->fragments->slab_count * EFS_FRAGMENT_SLAB <= share)
         return false;
-    slab_free(fs, slab_take_oldest(fs->fragments));
+    slab_free(fs, TAILQ_FIRST(&fs->fragments->slabs));
     return true;
 }
 
 void efs_fragments_drop_retiring(struct efs *fs)
 {
-    for (uint64_t i = fs->fragments ? fs->fragments->slab_count : 0; i > 0; i--) {
-        struct efs_fragment_slab *slab = slab_take_oldest(fs->fragments);
+    struct efs_fragment_slab *slab = fs->fragments ? TAILQ_FIRST(&fs->fragments->slabs) : NULL;
+    for (struct efs_fragment_slab *next; slab; slab = next) {
+        next = TAILQ_NEXT(slab, link);
         if (fs->arena.segments[slab->block.segment].retiring)
             slab_free(fs, slab);
-        else
-            slab_append(fs->fragments, slab);
     }
 }

@@ -35,12 +35,11 @@ void efs_fragments_drop_retiring(struct efs *fs); /* drops slabs in retiring seg
  * pages here, and at least 64, reading the rest at once takes less of the disk. A limit of 64 alone makes random reads
  * of a table load extents that they evict before all is used: 29 KiB of disk a read, not 5. */
 bool efs_fragments_serve(const struct efs *fs, uint32_t extent);
-/* The steps of efs_fragment_put(): whether the newest slab has room; whether there may be another one; makes a slab of
- * this memory, or of the oldest one (data NULL), the newest (false: there is none); adds a fragment to it. */
-bool efs_fragments_have_room(const struct efs *fs);
+/* The steps of efs_fragment_put(): adds a fragment to the newest slab (false: it has no room); whether there may be
+ * another one; makes a slab of this memory, or of the oldest one (data NULL), the newest (false: there is none). */
+bool efs_fragments_add(struct efs *fs, struct efs_fragment_key key, uint32_t extent, const void *page);
 bool efs_fragments_may_grow(const struct efs *fs);
 bool efs_fragments_make_room(struct efs *fs, const struct efs_block *block);
-void efs_fragments_add(struct efs *fs, struct efs_fragment_key key, uint32_t extent, const void *page);
 
 /* ---- extent_load.c ---- */
 /* With lock held: adds a fragment of an extent, if memory is free, or can be freed by evicting fragments or extents
