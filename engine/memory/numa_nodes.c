@@ -11,12 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static uint32_t cpus_online(void)
-{
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    return cpus > 0 ? (uint32_t)cpus : 1;
-}
-
 static uint64_t memory_bytes(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -27,15 +21,7 @@ static void equal_nodes(const char *kind, uint32_t count, struct efs_numa *numa)
 {
     *numa = (struct efs_numa){.kind = kind, .node_count = count};
     for (uint32_t n = 0; n < count; n++)
-        numa->nodes[n] = (struct efs_numa_node){n, cpus_online() / count, memory_bytes() / count};
-}
-
-static uint32_t cpus_of(int node)
-{
-    struct bitmask *mask = numa_allocate_cpumask();
-    uint32_t cpus = numa_node_to_cpus(node, mask) == 0 ? (uint32_t)numa_bitmask_weight(mask) : 0;
-    numa_free_cpumask(mask);
-    return cpus;
+        numa->nodes[n] = (struct efs_numa_node){n, memory_bytes() / count};
 }
 
 static errint_t bind_memory(void *memory, size_t bytes, uint32_t id)
@@ -70,7 +56,7 @@ static void real_nodes(struct efs_numa *numa)
     for (int n = 0; n <= numa_max_node() && count < EFS_NUMA_NODES_MAX; n++) {
         long long bytes = numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned)n) ? numa_node_size64(n, NULL) : 0;
         if (bytes > 0) /* skips nodes that have only CPUs */
-            numa->nodes[count++] = (struct efs_numa_node){(uint32_t)n, cpus_of(n), (uint64_t)bytes};
+            numa->nodes[count++] = (struct efs_numa_node){(uint32_t)n, (uint64_t)bytes};
     }
     if (count == 0)
         return;

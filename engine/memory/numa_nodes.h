@@ -12,7 +12,6 @@
 
 struct efs_numa_node {
     uint32_t id; /* node id of the system */
-    uint32_t cpus;
     uint64_t memory_bytes;
 };
 

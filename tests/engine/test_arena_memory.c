@@ -38,7 +38,7 @@ static struct efs_numa machine(uint32_t nodes, const uint64_t *memory_bytes)
 {
     struct efs_numa numa = {.kind = "mock", .node_count = nodes, .bind = note_bind, .available_bytes = say_available};
     for (uint32_t n = 0; n < nodes; n++) {
-        numa.nodes[n] = (struct efs_numa_node){2 * n + 1, 1, memory_bytes[n]};
+        numa.nodes[n] = (struct efs_numa_node){2 * n + 1, memory_bytes[n]};
         available[2 * n + 1] = UINT64_MAX;
     }
     memset(&binds, 0, sizeof(binds));
