@@ -116,8 +116,6 @@ void efs_cache_leased(struct efs *fs); /* leased_evictable_bytes has grown */
 
 /* ---- queries ---- */
 
-/* The components of an extent that a pool keeps; 0 for F and M. */
-unsigned efs_pool_components(enum efs_pool pool);
 /* The pool of 'F', 'C', 'S' or 'E'; M for all other states. */
 enum efs_pool efs_cache_state_pool(char state);
 /* The form in memory: 'F', 'C', 'S', 'E', 'P' (other parts), 'M' (none). */

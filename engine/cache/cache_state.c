@@ -13,7 +13,8 @@
 
 static const char pool_names[] = "FCSEM"; /* by enum efs_pool */
 
-unsigned efs_pool_components(enum efs_pool pool)
+/* The components of an extent that a pool keeps; 0 for F and M. */
+static unsigned pool_components(enum efs_pool pool)
 {
     static const uint8_t kept[] = {
         [EFS_POOL_C] = EFS_BOTH, [EFS_POOL_S] = EFS_COMPONENT_SM, [EFS_POOL_E] = EFS_COMPONENT_E, [EFS_POOL_M] = 0};
@@ -104,7 +105,7 @@ const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert)
 
 void efs_cache_protect(struct efs *fs, uint32_t expert, enum efs_pool pool)
 {
-    efs_extents_protect(fs, expert, efs_pool_components(pool));
+    efs_extents_protect(fs, expert, pool_components(pool));
     efs_full_protect(fs, expert, pool == EFS_POOL_F);
 }
 
@@ -132,7 +133,7 @@ void efs_cache_lost_full(struct efs *fs, uint32_t expert)
     if (!fs->cache->policy)
         return;
     enum efs_pool pool = efs_cache_target(fs, expert);
-    unsigned components = efs_pool_components(pool);
+    unsigned components = pool_components(pool);
     if (pool == EFS_POOL_F)
         cache_set_missing(fs, expert);
     else if (components && (efs_extents_resident(fs, expert, &some) & components) != components &&
