@@ -242,7 +242,7 @@ static void part_job_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 static bool part_loaded(struct efs *fs, struct efs_extent_waiter *waiter);
 static void part_uncached_done(struct efs *fs, struct efs_uncached *span, errint_t error);
 
-/* Returns the end of the item's parts. */
+/* In memory that is zero. Returns the end of the item's parts. */
 static struct efs_part *item_add_parts(struct efs_request_item *item, struct efs_part *parts)
 {
     const struct efs *fs = item->request->fs;
@@ -256,12 +256,14 @@ static struct efs_part *item_add_parts(struct efs_request_item *item, struct efs
             struct efs_part *p = parts++;
             end = efs_extent_end(fs, x, objects[i].object);
             p->item = item;
-            p->waiter = (struct efs_extent_waiter){.extent = x, .job.run = part_job_run, .loaded = part_loaded};
+            p->waiter.extent = x;
+            p->waiter.job.run = part_job_run;
+            p->waiter.loaded = part_loaded;
             p->file_offset = objects[i].file_offset + begin;
-            p->span = (struct efs_uncached){.object = objects[i].object,
-                                            .begin = begin,
-                                            .bytes = (size_t)(end - begin),
-                                            .done = part_uncached_done};
+            p->span.object = objects[i].object;
+            p->span.begin = begin;
+            p->span.bytes = (size_t)(end - begin);
+            p->span.done = part_uncached_done;
             p->shards = efs_extent(fs, x)->shard_count;
             p->gate = 2;
         }

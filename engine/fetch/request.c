@@ -158,11 +158,12 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
     request->refs = count + 1;
     efs_cond_init(&request->changed);
     pthread_mutex_init(&request->lock, NULL);
-    for (uint32_t i = 0; i < count; i++)
-        request->items[i] = (struct efs_request_item){.request = request,
-                                                      .expert = needs[i].expert,
-                                                      .arg = how->arrived ? how->args[i] : NULL,
-                                                      .preload = how->preload};
+    for (uint32_t i = 0; i < count; i++) {
+        request->items[i].request = request;
+        request->items[i].expert = needs[i].expert;
+        request->items[i].arg = how->arrived ? how->args[i] : NULL;
+        request->items[i].preload = how->preload;
+    }
     efs_request_add_parts(request);
     return request;
 }
