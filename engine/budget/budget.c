@@ -23,9 +23,9 @@
 #include <errno.h>
 
 #define MIB (1ull << 20)
-#define FLOOR_SHARE 8 /* minimum of the chunk pool: 1/8 of the budget that is not fixed, ... */
-#define FLOOR_MOST 8  /* ... but 1 to 8 segments */
-#define CODED_SHARE 4 /* 1/4 of the budget that is not fixed may be pinned coded, independently of the plan */
+#define FLOOR_SHARE 8      /* minimum of the chunk pool: 1/8 of the budget that is not fixed, ... */
+#define FLOOR_MOST 8       /* ... but 1 to 8 segments */
+#define CODED_SHARE 4      /* 1/4 of the budget that is not fixed may be pinned coded, independently of the plan */
 #define TRANSIENT_SHARE 64 /* of the memory for chunks that are read, decoded and not kept: a segment or two */
 #define CHUNK_FILL 0.97    /* of the chunk pool can be used, as blocks do not fit seamlessly */
 #define LEASED_SHARE 2     /* leases may take half of the pools' memory before they must wait for it */

@@ -198,7 +198,8 @@ bool efs_extent_decodes_inline(const struct efs *fs, uint32_t extent)
 void efs_extent_set_rank(struct efs *fs, struct efs_extent *x, enum efs_reclaim_rank rank)
 {
     if (rank == EFS_RANK_SCAN) {
-        /* the plan is for experts, and gives some memory to no pool; blocks of different sizes leave an eighth unused */
+        /* the plan is for experts, and gives some memory to no pool; blocks of different sizes leave an eighth unused
+         */
         const uint64_t all = fs->extents->all_bytes + fs->extents->all_bytes / 8;
         const uint64_t room = fs->account.planned_segments * fs->arena.segment_bytes + fs->account.unplanned_bytes;
         rank = x->protected || all <= room ? EFS_RANK_EVICTABLE : rank;

@@ -160,7 +160,8 @@ void efs_extents_destroy(struct efs *fs);
  * waiter has read these. _put() without lock, _unref() with lock held. */
 void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter, size_t elsewhere_bytes);
 void efs_extent_unref(struct efs *fs, const struct efs_extent_waiter *waiter, bool used_up);
-/* Drops the reference on an extent that is used up, without taking the lock while nothing waits for memory: it is dropped by the next efs_extents_put_used_up(), which the caller calls before it frees the waiter. Without lock. */
+/* Drops the reference on an extent that is used up, without taking the lock while nothing waits for memory: it is
+ * dropped by the next efs_extents_put_used_up(), which the caller calls before it frees the waiter. Without lock. */
 void efs_extent_put_later(struct efs *fs, struct efs_extent_waiter *waiter);
 void efs_extents_put_used_up(struct efs *fs); /* with lock held */
 void efs_extents_set_wanted(struct efs *fs);  /* something waits for memory, or nothing does any more; with lock held */

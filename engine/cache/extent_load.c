@@ -133,8 +133,8 @@ void efs_extent_put(struct efs *fs, const struct efs_extent_waiter *waiter, size
     efs_lock(fs);
     if (elsewhere_bytes) {
         x->elsewhere_bytes += (uint32_t)elsewhere_bytes; /* a shared extent counts as long as its first object */
-        all = x->elsewhere_bytes >=
-              efs_extent_end(fs, waiter->extent, x->object) - efs_extent_begin(fs, waiter->extent);
+        all =
+            x->elsewhere_bytes >= efs_extent_end(fs, waiter->extent, x->object) - efs_extent_begin(fs, waiter->extent);
         x->elsewhere_bytes = all ? 0 : x->elsewhere_bytes;
         x->elsewhere |= all;
     }

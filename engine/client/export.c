@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export.c - see export.h: receives packets. After an unexpected packet the socket is not used any more: requests fail.
+ * Coded experts are in windows of the mount's chunk pool, at places that each answer states, and may be read until the
+ * expert is dropped.
  */
 #include "export.h"
 
@@ -14,6 +16,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#define BODY_MAX (64u << 20) /* bytes of the parts of one coded expert */
 
 void efs_export_fail(struct efs_mount *m)
 {
@@ -29,6 +33,21 @@ void efs_export_fail(struct efs_mount *m)
 }
 
 /* ---- answers ---- */
+
+/* Handles a file whose expert was received (error 0), or whose request has failed. held: the mount holds the expert for
+ * the tag. */
+static void export_received(struct efs_mount *m, struct efs_expert_file *file, errint_t error, bool held)
+{
+    if (error == 0) {
+        efs_file_received(file);
+        return;
+    }
+    if (held)
+        efs_export_drop(m->export, file);
+    else
+        efs_export_free_tag(m->export, file->exported.tag);
+    efs_file_failed(file, error);
+}
 
 /* Sets the tensors of a full expert that is at the start of window w. 0, -EUCLEAN, -ENOMEM. */
 static errint_t export_set_tensors(struct efs_expert_file *file, const struct efs_export_answer *answer,
@@ -72,7 +91,7 @@ static bool export_receive_answer(struct efs_mount *m, const union efs_export_in
         rc = w ? export_set_tensors(file, answer, w) : -ENOMEM;
     if (w && rc < 0)
         efs_window_put(h, w);
-    efs_export_received(m, file, rc, answer->error == 0);
+    export_received(m, file, rc, answer->error == 0);
     return true;
 }
 
@@ -85,11 +104,93 @@ static bool export_receive_window(struct efs_mount *m, const union efs_export_in
     return true;
 }
 
-static bool export_receive_coded(struct efs_mount *m, const union efs_export_incoming *packet, int fd)
+/* ---- coded experts ---- */
+
+/* Makes an expert with these places a user of their windows, which then stay mapped. false: some are not mapped, since
+ * that failed, or they were unmapped before this packet was received; they are reported to the mount. */
+static bool coded_get_windows(struct efs_export *h, struct efs_exported_expert *exported, const uint8_t *places)
 {
-    (void)fd;
-    return efs_export_receive_coded(m, &packet->coded);
+    bool all = true;
+    for (uint32_t i = 0; i < exported->place_count; i++) {
+        struct efs_export_place place;
+        memcpy(&place, places + i / 2 * sizeof(place), sizeof(place));
+        const uint32_t number = i % 2 ? place.sm_window : place.e_window;
+        struct efs_export_window *w = number ? efs_window_find(h, number) : NULL;
+        if (w)
+            efs_window_get(h, w);
+        else if (number)
+            efs_window_report_unmapped(h, number);
+        exported->places[i] = w;
+        all = all && (w || !number);
+    }
+    return all;
 }
+
+/* Handles a coded expert of which all parts were received: parses its layout, if it was sent, and finds its tensors. 0,
+ * -EUCLEAN, -ENOMEM. */
+static errint_t coded_finish(struct efs_mount *m, struct efs_expert_file *file, uint32_t layout_bytes)
+{
+    struct efs_exported_expert *exported = &file->exported;
+    const struct efs_file_layout *layout = file->expert->coded_layout;
+    const uint32_t places_bytes = exported->body_total - layout_bytes;
+    errint_t rc = exported->body ? 0 : -ENOMEM;
+    if (rc == 0 && !layout && layout_bytes) {
+        rc = efs_coded_layout_read(exported->body, layout_bytes, &file->mapped.new_layout);
+        efs_expert_keep_layout(&file->expert->coded_layout, &file->mapped);
+        layout = file->expert->coded_layout;
+    }
+    if (rc < 0)
+        return rc;
+    if (!layout || places_bytes != (uint64_t)layout->extent_count * sizeof(struct efs_export_place))
+        return -EUCLEAN;
+    exported->places = efs_sys_calloc(2 * (size_t)layout->extent_count + 1, sizeof(struct efs_export_window *));
+    if (!exported->places)
+        return -ENOMEM;
+    exported->place_count = 2 * layout->extent_count;
+    if (!coded_get_windows(m->export, exported, exported->body + layout_bytes))
+        return -ENOMEM;
+    rc = efs_coded_tensors(layout, exported->body + layout_bytes, exported->places, &file->mapped);
+    if (rc == 0)
+        file->form = EFS_FORM_CODED;
+    return rc;
+}
+
+static bool part_is_next(const struct efs_exported_expert *exported, const struct efs_export_coded *p)
+{
+    bool first = exported->body_total == 0;
+    return p->head.count > 0 && p->total <= BODY_MAX && p->at == exported->body_bytes && p->at <= p->total &&
+           p->head.count <= p->total - p->at && p->layout_bytes <= p->total &&
+           (first || p->total == exported->body_total);
+}
+
+/* A part of a coded expert; after the last part the expert is loaded or has failed. */
+static bool export_receive_coded(struct efs_mount *m, const union efs_export_incoming *incoming, int fd)
+{
+    const struct efs_export_coded *packet = &incoming->coded;
+    struct efs_export *h = m->export;
+    (void)fd;
+    struct efs_expert_file *file = efs_export_file(h, packet->tag);
+    if (file && !file->item)
+        return true;
+    if (!file || file->ready || file->form == EFS_FORM_FULL || !part_is_next(&file->exported, packet))
+        return false;
+    struct efs_exported_expert *exported = &file->exported;
+    if (exported->body_total == 0)
+        exported->body = efs_sys_malloc(packet->total);
+    exported->body_total = packet->total;
+    if (exported->body)
+        memcpy(exported->body + packet->at, packet->part, packet->head.count);
+    exported->body_bytes += packet->head.count;
+    if (exported->body_bytes < exported->body_total)
+        return true;
+    errint_t rc = coded_finish(m, file, packet->layout_bytes);
+    free(exported->body);
+    exported->body = NULL;
+    export_received(m, file, rc, true);
+    return true;
+}
+
+/* ---- packets ---- */
 
 /* Whether an expert's request does not fit into the mount's memory; nothing, if it was received or cancelled. */
 static bool export_receive_oversize(struct efs_mount *m, const union efs_export_incoming *packet, int fd)

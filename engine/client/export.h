@@ -81,7 +81,7 @@ errint_t efs_export_connect(int root, struct efs_export **export, struct efs_err
  * whose parent goes on to use the socket. NULL is fine. */
 void efs_export_free(struct efs_export *export, bool forked, bool whole);
 
-/* ---- export_tags.c ---- */
+/* ---- experts.c ---- */
 /* Whether `count` tags are free. */
 bool efs_export_has_tags(const struct efs_export *export, uint32_t count);
 /* Assigns a tag, which is free, to a file before it is requested. */
@@ -119,13 +119,6 @@ void efs_export_end_packet(struct efs_export_ask *packet);
 /* Sends queued packets, then `last` (NULL: none). flags: 0, or MSG_DONTWAIT: -EAGAIN if the socket is full. Other
  * errors: it does not work any more. With efs_mount.send_lock held, without lock. */
 errint_t efs_export_send(struct efs_mount *m, const struct efs_export_head *last, int flags);
-
-/* ---- export_coded.c ---- */
-/* Handles a file whose expert was received (error 0), or whose request has failed. held: the mount holds the expert for
- * the tag. */
-void efs_export_received(struct efs_mount *m, struct efs_expert_file *file, errint_t error, bool held);
-/* Handles a part of a coded expert; after the last part the expert is loaded or has failed. false: malformed. */
-bool efs_export_receive_coded(struct efs_mount *m, const struct efs_export_coded *packet);
 
 /* ---- export.c ---- */
 /* The mount has exited or sent an invalid packet: stops using the socket; files in flight fail. */

@@ -74,9 +74,4 @@ errint_t efs_coded_tensors(const struct efs_file_layout *layout, const uint8_t *
  * -EUCLEAN, -ENOMEM. */
 errint_t efs_layers_parse(char *text, struct efs_listed_expert **experts, uint32_t *count);
 
-/* ---- tensor_metadata.c ---- */
-/* Reads from __metadata__ the type and shape of tensors that safetensors has no dtype for (ggml types). The header was
- * checked. -ENOMEM. */
-errint_t efs_layout_apply_metadata(const char *header, size_t bytes, struct efs_tensor *tensors, uint32_t count);
-
 #endif

@@ -15,9 +15,8 @@
  *     mount_routing.c  chosen and predicted experts; what the program has mapped, and has on a device
  *     maintenance.c    the thread that sends packets that would block, and receives for users of poll(2)
  *     export*.c        experts that the mount exports over its socket
- *     experts.c        the table of experts: their layouts
- *     files.c          the files of experts and their items
- *     file_layout.c, coded_layout.c, tensor_metadata.c: layouts
+ *     experts.c        the table of experts: their layouts, files and tags
+ *     file_layout.c, coded_layout.c: layouts
  *     layers.c         the list of all experts
  *
  * One lock (efs_mount.lock) guards all of it; it is never held during a system call that may block.
@@ -115,7 +114,6 @@ void efs_expert_keep_layout(struct efs_file_layout **known, struct efs_mapped_fi
 /* Frees all experts. */
 void efs_experts_free(struct efs_mount *m);
 
-/* ---- files.c: with lock held ---- */
 /* The file was received: its item is ready. */
 void efs_file_received(struct efs_expert_file *file);
 /* The file was not received, and has no tag any more: its item fails with this error. Frees it. */

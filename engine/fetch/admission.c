@@ -238,8 +238,9 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
                                                        !request->together || !efs_request_is_oversize(fs, request));
         /* an open of a file, which must not wait for coded experts */
         const bool opened = request->use == EFS_MEMFILE_EXPORTED && fs->coded_pinned;
-        const bool may = turn && (!first || ((first->passed < PASSES_MOST || holds) &&
-                                             (opened || efs_request_is_pinned(fs, request))));
+        const bool may =
+            turn &&
+            (!first || ((first->passed < PASSES_MOST || holds) && (opened || efs_request_is_pinned(fs, request))));
         const uint32_t waiting = request->waiting;
         errint_t rc = may ? request_admit(fs, request) : 0;
         request->is_short = request->is_short && (!may || rc == -ENOMEM);
@@ -381,7 +382,8 @@ void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
         request_set_oversize(request, true);
 }
 
-uint32_t efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *chosen, errint_t error)
+uint32_t efs_admission_cancel(struct efs *fs, const struct efs_request *dropped, efs_cancelled_fn *chosen,
+                              errint_t error)
 {
     uint32_t ended = 0;
     for (struct efs_request **at = &fs->leases->queue.head, *request; (request = *at);) {

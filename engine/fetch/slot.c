@@ -61,8 +61,8 @@ static bool name_pages(struct efs_slot *slot, bool sm, uint64_t begin, uint64_t 
     return true;
 }
 
-/* Names the pages of the piece's head and of its signs and mantissas. false, here and below: the read is not served by a
- * few pages. */
+/* Names the pages of the piece's head and of its signs and mantissas. false, here and below: the read is not served by
+ * a few pages. */
 static bool small_begin(struct efs_slot *slot)
 {
     const struct efs_store *store = slot->fs->store;
@@ -445,8 +445,7 @@ static errint_t slot_decode(struct efs_slot *slot, struct efs_codec_scratch *scr
     const struct efs_disk_shard *s = slot->shard;
     if (!slot->is_bounce)
         return small_decode(slot, scratch) ? 0 : -EUCLEAN;
-    const uint8_t *e = s->e_bytes ? slot_chunk(slot, false) : NULL,
-                  *sm = s->sm_bytes ? slot_chunk(slot, true) : NULL;
+    const uint8_t *e = s->e_bytes ? slot_chunk(slot, false) : NULL, *sm = s->sm_bytes ? slot_chunk(slot, true) : NULL;
     uint8_t *dst = slot->read->dst + slot->done;
     errint_t rc = efs_shard_decode_from(slot->fs, &slot->piece, e, sm, !slot->part, dst, scratch);
     if (rc == 0 && !slot->part)

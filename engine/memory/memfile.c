@@ -200,7 +200,7 @@ void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes)
 static int memfile_open(const struct efs_memfile *memfile)
 {
     return memfile->file.name ? efs_sys_openat(memfile->memfiles->tmpfs, name_of(memfile->file.name).text, O_RDWR, 0)
-                         : memfile->file.memfd;
+                              : memfile->file.memfd;
 }
 
 static void memfile_close(const struct efs_memfile *memfile, int fd)
