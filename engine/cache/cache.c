@@ -5,7 +5,7 @@
 
 #include "record.h"
 #include "sys.h"
-#include "extent_internal.h"
+#include "extent.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #define EFS_DEMOTE_INTERNAL_H
 
 #include "cache.h"
-#include "extent_internal.h"
+#include "extent.h"
 #include "idle.h"
 #include "queue.h"
 #include "thread.h"

@@ -4,7 +4,7 @@
  * (enum efs_reclaim_rank). The policy protects components of experts that it keeps. All other components are
  * *evictable*: of dense tensors, of experts that are not kept, components that their expert lost.
  */
-#include "extent_internal.h"
+#include "extent.h"
 
 #include "codec_table.h"
 #include "kernels.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* extent_decode.c - decodes an extent's chunks to raw bytes; each chunk is checked before its first use. */
-#include "extent_internal.h"
+#include "extent.h"
 #include "local.h"
 #include "stats.h"
 

@@ -11,7 +11,7 @@
  * flight becomes available to the next. When nothing is in flight and clients hold all memory, they read uncached.
  * Coded experts, whose chunks are referenced until a client drops them, are reserved as a whole.
  */
-#include "extent_internal.h"
+#include "extent.h"
 #include "stats.h"
 
 #include "cache.h"

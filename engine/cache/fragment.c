@@ -2,7 +2,7 @@
 /* fragment.c - see fragment.h. */
 #include "fragment.h"
 
-#include "extent_internal.h"
+#include "extent.h"
 #include "sys.h"
 
 #include <errno.h>

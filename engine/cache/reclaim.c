@@ -8,7 +8,7 @@
  * extent that another reader requests becomes an ordinary one. There are no scan extents while the chunk pool has room
  * for the whole store: it is then read from disk once.
  */
-#include "extent_internal.h"
+#include "extent.h"
 #include "stats.h"
 
 #include "cache.h"

@@ -9,7 +9,7 @@
 #include "cache.h"
 #include "container.h"
 #include "estimator.h"
-#include "extent_internal.h"
+#include "extent.h"
 #include "sys.h"
 
 #include <assert.h>

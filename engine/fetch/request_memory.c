@@ -6,7 +6,7 @@
  */
 #include "fetch.h"
 
-#include "extent_internal.h"
+#include "extent.h"
 #include "sys.h"
 
 #include <errno.h>

@@ -23,7 +23,7 @@
 #include "fetch.h"
 
 #include "direct.h"
-#include "extent_internal.h"
+#include "extent.h"
 #include "fragment.h"
 #include "kernels.h"
 

@@ -6,7 +6,7 @@
 #include "expertfs-profile-private.h"
 #include "history.h"
 #include "expertfs-placement-private.h"
-#include "extent_internal.h"
+#include "extent.h"
 #include "placed_pool.h"
 #include "regular.h"
 #include "stats.h"

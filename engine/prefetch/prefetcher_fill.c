@@ -4,7 +4,7 @@
 #include "stats.h"
 
 #include "budget.h"
-#include "extent_internal.h"
+#include "extent.h"
 #include "machine.h"
 #include "plan_thread.h"
 

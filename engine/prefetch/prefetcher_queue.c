@@ -4,7 +4,7 @@
 #include "prefetcher_internal.h"
 
 #include "budget.h"
-#include "extent_internal.h"
+#include "extent.h"
 
 /* Memory for prefetched experts reduces the cache: a few experts suffice for the next layers. 0.5 % of the pools, and
  * at least two experts, of at most a tenth of the pools. */

@@ -20,7 +20,7 @@
 #include "container.h"
 #include "sys.h"
 #include "thread.h"
-#include "extent_internal.h"
+#include "extent.h"
 #include "fetch.h"
 #include "plain.h"
 #include "prefetcher.h"

@@ -3,7 +3,7 @@
 #include "one_thread.h"
 
 #include "budget.h"
-#include "extent_internal.h"
+#include "extent.h"
 #include "idle.h"
 #include "plan_thread.h"
 

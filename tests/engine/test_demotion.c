@@ -20,7 +20,7 @@
 #include "codec.h"
 #include "cores.h"
 #include "expertfs-private.h"
-#include "extent_internal.h"
+#include "extent.h"
 #include "fixture.h"
 #include "fetch.h"
 #include "idle.h"

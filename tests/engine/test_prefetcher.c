@@ -11,7 +11,7 @@
 
 #include "test.h"
 #include "cache.h"
-#include "extent_internal.h"
+#include "extent.h"
 #include "fetch.h"
 #include "fixture.h"
 #include "prefetcher.h"

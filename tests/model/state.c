@@ -13,7 +13,7 @@
 #include "budget.h"
 #include "cache.h"
 #include "container.h"
-#include "extent_internal.h"
+#include "extent.h"
 #include "policy_internal.h"
 #include "slot.h"
 #include "snapshot.h"

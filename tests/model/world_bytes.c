@@ -5,7 +5,7 @@
  */
 #include "world.h"
 
-#include "extent_internal.h"
+#include "extent.h"
 #include "snapshot.h"
 #include "wrapped.h"
 
