@@ -449,6 +449,20 @@ def is_blocked(number):
         return False
 
 
+def suspend(pid):
+    """Stops a process. Its threads stop one by one, and each may answer one more request before."""
+    def running():
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat") as stat:
+                if stat.read().rsplit(")", 1)[1].split()[0] != "T":
+                    return True
+        return False
+
+    os.kill(pid, signal.SIGSTOP)
+    if not wait_until(lambda: not running()):
+        check(f"the threads of process {pid} stop", False)
+
+
 class Mapping:
     """A file mapped by mmap(2) itself: Python's mmap keeps a descriptor and has no address."""
 
@@ -619,10 +633,7 @@ class Mount:
         return found
 
     def suspend(self):
-        """Stops the daemon. Its threads stop one by one, and each may answer one more request before."""
-        self.daemon.send_signal(signal.SIGSTOP)
-        if not wait_until(lambda: all(state == "T" for state, _ in self.threads().values())):
-            check("the daemon's threads stop", False, self.threads())
+        suspend(self.daemon.pid)
 
     def resume(self):
         self.daemon.send_signal(signal.SIGCONT)

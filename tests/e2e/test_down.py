@@ -29,7 +29,7 @@ def mounted(name="mnt"):
 print("-- a daemon that is stopped")
 for turn in range(2):
     path, pid = mounted()
-    os.kill(pid, signal.SIGSTOP)
+    suspend(pid)
     result = down(path)
     check(f"{turn}: unmounted", result.returncode == 0 and not is_mounted(path), result)
     if "was killed" in result.stderr:  # the kernel names the connection of a process
@@ -43,7 +43,7 @@ print("-- it is stopped and in use")
 path, pid = mounted()
 with open(f"{path}/config.json") as file:
     file.read(1)
-    os.kill(pid, signal.SIGSTOP)
+    suspend(pid)
     result = down(path)
     check("refused, and says so", result.returncode == 1 and re.search(
         r"in use, and its daemon does not answer\nhint: .*--lazy", result.stderr) and is_mounted(path), result)

@@ -305,17 +305,18 @@ check("no line is wider than a terminal but for a path's", not [line for line in
 check("memory is that of stat", "of 128 MiB used" in result.stdout and "F full  C coded" in result.stdout, result.stdout)
 check("the mount is found where it is the only one", ctl("status").returncode in (0, 1))
 watch = subprocess.Popen([expertctl, "status", "-t", "-w", "1", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-lines, heads = [], 0
+prints = []  # the first two experts of each
 for line in watch.stdout:
     if line.startswith("EXPERT "):
-        heads += 1
+        prints.append([])
         open(mount / "experts/L01/E002.safetensors", "rb").read()
-    elif heads == 2 and line.strip():
-        lines.append(line.split())
-        if len(lines) == 2:
+    elif prints and line.strip() and len(prints[-1]) < 2:
+        prints[-1].append(line.split())
+        # where the next print came before the read, a later one has it
+        if len(prints[-1]) == 2 and len(prints) > 1 and (float(prints[-1][0][5]) > 0 or len(prints) == 30):
             break
-check("-w: the second print has rates, the experts requested since come first", lines[0][0] == "L01/E002" and
-      float(lines[0][5]) > 0 and lines[1][5] == "0.0", lines)
+check("-w: later prints have rates, the experts requested since come first", prints[-1][0][0] == "L01/E002" and
+      float(prints[-1][0][5]) > 0 and prints[-1][1][5] == "0.0", prints)
 watch.send_signal(signal.SIGINT)
 check("SIGINT ends it, which is no failure", watch.wait(20) == 0)
 watch.communicate()

@@ -43,9 +43,7 @@ def serve(path, size, folder=local):
 def fail(failing):
     """The filesystem of the store fails from now on, or no more."""
     quirkfs.send_signal(signal.SIGUSR1 if failing else signal.SIGUSR2)
-    with open(f"/proc/{quirkfs.pid}/status") as status:
-        text = status.read()
-    wait_until(lambda: not re.search("^(ShdPnd|SigPnd):.*[1-9a-f]", text, re.M))
+    wait_until(lambda: not re.search("^(ShdPnd|SigPnd):.*[1-9a-f]", open(f"/proc/{quirkfs.pid}/status").read(), re.M))
     run("sh", "-c", "echo 3 >/proc/sys/vm/drop_caches")
 
 

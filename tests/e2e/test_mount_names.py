@@ -90,7 +90,7 @@ check("up makes it again", up() == mount and os.path.exists(f"{mount}/config.jso
 
 print("-- a daemon that hangs")
 daemon = pid()
-os.kill(daemon, signal.SIGSTOP)
+suspend(daemon)
 hangs = f"{mount}: the daemon of this mount does not answer(\nhint: |; hint: )`expertctl down {mount}`"
 for command in (["status"], ["log"], ["get"], ["up"], ["doctor"]):
     says(" ".join(command), 1, hangs, *command, mount)

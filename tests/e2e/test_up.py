@@ -544,7 +544,7 @@ if os.geteuid() == 0:
     hung = scratch("hung")
     up("on another mount point", store, hung)
     daemon = pid_of(hung)
-    os.kill(daemon, signal.SIGSTOP)
+    suspend(daemon)
     result = ctl("up", unpacked, hung, timeout=60)
     check("a mount point whose daemon hangs", result.returncode == 1 and "does not answer" in result.stderr and "packing" not in result.stderr, result)
     os.kill(daemon, signal.SIGCONT)

@@ -8,8 +8,11 @@
 #include <stdatomic.h>
 
 #include "test.h"
+#include "budget.h"
+#include "fetch.h"
 #include "fixture.h"
 #include "expertfs-private.h"
+#include "plan_thread.h"
 #include "sync_calls.h"
 
 #define LAYERS 3
@@ -65,7 +68,7 @@ static void take_one(struct efs_client_request *r)
 {
     uint32_t index;
     errint_t status;
-    assert_int_equal(efs_client_wait_any(r, 10000, &index, &status), 1);
+    assert_int_equal(efs_client_wait_any(r, 60000, &index, &status), 1);
     assert_int_equal(status, 0);
 }
 
@@ -79,6 +82,27 @@ static uint32_t take_all(struct efs_client_request *r, int ms, bool drop, int *r
         assert_int_equal(status, 0);
         if (drop)
             efs_client_drop(r, index);
+    }
+    return taken;
+}
+
+/* Takes experts of a request until it holds all that fit: the rest waits, and nothing is in flight. Returns their
+ * number. */
+static uint32_t take_all_that_come(struct efs *fs, struct efs_client_request *r)
+{
+    const struct efs_request *request = efs_request_of(r);
+    uint32_t taken = 0;
+    int rc;
+    for (bool at_rest = false, ended = false; !ended;) {
+        const uint32_t more = take_all(r, at_rest ? 0 : 5, false, &rc);
+        taken += more;
+        ended = rc == 0 || (at_rest && more == 0);
+        efs_grow(fs, false); /* as the plan thread does: the queue is tried again */
+        efs_lock(fs);
+        pthread_mutex_lock(r->lock);
+        at_rest = r->loading == request->waiting && efs_extents_only_long_refs(fs);
+        pthread_mutex_unlock(r->lock);
+        efs_unlock(fs);
     }
     return taken;
 }
@@ -135,9 +159,8 @@ static struct efs_client_request *begun_elsewhere(struct efs *fs, const struct e
 /* The same for the first experts of a layer; waits for those that fit: *came of them. */
 static struct efs_client_request *take_what_fits(struct efs *fs, uint32_t layer, uint32_t count, uint32_t *came)
 {
-    int rc;
     struct efs_client_request *r = begun_elsewhere(fs, needs[layer], count);
-    *came = take_all(r, 500, false, &rc);
+    *came = take_all_that_come(fs, r);
     return r;
 }
 
@@ -145,6 +168,7 @@ static struct efs_client_request *take_what_fits(struct efs *fs, uint32_t layer,
 static struct efs *open_small(uint32_t *fit)
 {
     struct efs *fs = open_with(40 * MIB, false);
+    efs_plan_thread_wait(fs);
     efs_client_release(take_what_fits(fs, 0, EXPERTS, fit));
     assert_in_range(*fit, 3, EXPERTS - 2);
     return fs;
@@ -298,7 +322,7 @@ TEST(test_deadlock)
         efs_client_release(r);
         r = fixture_submit(fs, needs[1], EXPERTS, form);
         assert_int_equal(efs_client_wait(r), -EDEADLK);
-        take_all(r, 500, false, &rc); /* until it holds all that fit */
+        take_all_that_come(fs, r);
         struct efs_client_request *other = fixture_submit(fs, needs[2], 1, form);
         pthread_t thread = started(wait_for_all, other);
         check_timeout(other, 500);
