@@ -179,13 +179,18 @@ $(BUILD)/tests/engine/test_record $(BUILD)/tests/tools/test_route $(BUILD)/tests
 $(BUILD)/tests/tools/test_progress: $(call obj,$(SRC_common))
 # Pauses between the steps of a demotion.
 $(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=efs_unlock,--wrap=efs_shard_encode,--wrap=efs_extent_alloc,--wrap=efs_cores_pause,--wrap=efs_idle_push,--wrap=efs_workers_stop
+# Threads that stop where they would wake the I/O thread; the order of the starts of threads.
+$(BUILD)/tests/engine/test_uncached: BASE_LDFLAGS += -Wl,--wrap=efs_io_submit,--wrap=efs_workers_stop,--wrap=write
+$(BUILD)/tests/engine/test_backing_rados: private BASE_LDFLAGS += -Wl,--wrap=pthread_mutex_lock,--wrap=write
+$(BUILD)/tests/engine/test_backing_rados: | $(BUILD)/tests/e2e/libfake-rados.so
+$(BUILD)/tests/engine/test_local_served: BASE_LDFLAGS += -Wl,--wrap=efs_local_start,--wrap=efs_plan_thread_start
 # Counts calls.
 $(BUILD)/tests/engine/test_request_cost: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,pthread_mutex_lock malloc calloc realloc efs_workers_push)
 # Run workers and the I/O thread on their own thread, in any order (one_thread.h).
 ONE_THREAD := $(BUILD)/tests/engine/test_orders $(BUILD)/tests/model/test_explore
 $(ONE_THREAD): $(BUILD)/obj/tests/engine/one_thread.o
 $(ONE_THREAD): BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,efs_workers_start efs_workers_stop \
-  efs_workers_push efs_io_queue_start efs_io_queue_stop efs_io_submit \
+  efs_workers_push efs_io_queue_start efs_io_queue_stop efs_io_queue_free efs_io_submit \
   efs_io_apply_changes efs_io_wake efs_idle_start efs_idle_stop efs_idle_free efs_idle_push efs_plan_thread_start efs_plan_thread_stop efs_plan_thread_free efs_plan_thread_record \
   efs_plan_thread_replan efs_plan_thread_kick efs_extent_decode efs_extent_check efs_shard_decode_from efs_memfile_reserve \
   efs_sys_populate efs_memory_left_read efs_thread_number)
@@ -287,7 +292,7 @@ tests-build: all $(TEST_PROGRAMS)
 # C tests of `make test`: all with ASan and UBSan; those with several threads with TSan; those of kernels, sched, model,
 # power loss and fork() with threads also without sanitizers, as shipped. Builds with sanitizers do not include the tools.
 SHIPPED := $(filter kernels/% sched/% model/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu,$(TESTS))
-THREADED := $(addprefix engine/test_,write_behind backing backing_local local client demotion disk ffn ffn_calls gpu gpu_formats prefetcher export_client \
+THREADED := $(addprefix engine/test_,write_behind backing backing_local backing_rados local local_served client demotion disk ffn ffn_calls gpu gpu_formats prefetcher export_client \
   export_client_coded uncached plan reclaim record sampling serve settled states streams tune_threads warm) \
   expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export
 # These take minutes with TSan, so the long tier runs them. `make test` runs a third of test_demotion.

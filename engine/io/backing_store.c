@@ -48,6 +48,7 @@ static errint_t backed_read(void *arg, uint64_t offset, void *data, size_t bytes
 static void backed_close(struct efs_store_backed *backed)
 {
     efs_io_queue_stop(backed->queue);
+    efs_io_queue_free(backed->queue);
     free(backed);
 }
 

@@ -412,9 +412,6 @@ static void queue_stop(struct efs_io_queue *q, bool keep_backing)
     q->keep_backing = keep_backing;
     queue_unlock_and_wake(q);
     pthread_join(q->thread, NULL);
-    close(q->wake_fd);
-    pthread_mutex_destroy(&q->lock);
-    free(q);
 }
 
 void efs_io_queue_stop(struct efs_io_queue *q)
@@ -423,10 +420,20 @@ void efs_io_queue_stop(struct efs_io_queue *q)
         queue_stop(q, false);
 }
 
+void efs_io_queue_free(struct efs_io_queue *q)
+{
+    if (!q)
+        return;
+    close(q->wake_fd);
+    pthread_mutex_destroy(&q->lock);
+    free(q);
+}
+
 struct efs_backing *efs_io_queue_end(struct efs_io_queue *q)
 {
     struct efs_backing *b = q->b;
     queue_stop(q, true);
+    efs_io_queue_free(q);
     return b;
 }
 

@@ -68,9 +68,12 @@ struct efs_io_options {
 errint_t efs_io_queue_start(const struct efs_io_options *options, struct efs_io_queue **queue);
 /* Completes all requests, joins the thread and closes the backing. NULL is allowed. */
 void efs_io_queue_stop(struct efs_io_queue *queue);
-/* The same, but returns the backing, for another queue. */
+/* After efs_io_queue_stop(), when no thread is in a call with the queue: efs_io_submit() may wake the I/O thread after
+ * it has completed the request. NULL is allowed. */
+void efs_io_queue_free(struct efs_io_queue *queue);
+/* Both, but returns the backing, for another queue. */
 struct efs_backing *efs_io_queue_end(struct efs_io_queue *queue);
-/* Instead of efs_io_queue_stop() in a forked child: closes the child's copies and frees it. NULL is allowed. */
+/* Instead of both in a forked child: closes the child's copies and frees it. NULL is allowed. */
 void efs_io_queue_close_in_child(struct efs_io_queue *queue);
 /* No read is submitted while this many bytes are in flight. */
 size_t efs_io_window_bytes(const struct efs_io_queue *queue);

@@ -5,6 +5,7 @@
  */
 #include "local_internal.h"
 
+#include "deadline.h"
 #include "hash.h"
 #include "newfile.h"
 #include "sys.h"
@@ -270,6 +271,7 @@ errint_t efs_local_open(const struct efs_local_options *o, struct efs_local **ou
     l->o = *o;
     l->queue_tail = &l->queue;
     pthread_mutex_init(&l->lock, NULL);
+    efs_cond_init(&l->wake);
     l->folder = strdup(o->folder);
     l->files = efs_sys_calloc(o->file_count ? o->file_count : 1, sizeof(*l->files));
     l->file_count = l->folder && l->files ? o->file_count : 0;
@@ -354,7 +356,6 @@ void efs_local_close(struct efs_local *l, bool in_child)
         pthread_cond_signal(&l->wake);
         pthread_mutex_unlock(&l->lock);
         pthread_join(l->thread, NULL);
-        pthread_cond_destroy(&l->wake);
     }
     for (unsigned i = 0; i < l->file_count; i++) {
         if (l->files[i].fd >= 0)
@@ -366,6 +367,7 @@ void efs_local_close(struct efs_local *l, bool in_child)
         efs_sys_close(l->dir);
     if (in_child) /* its threads may have held the lock at the fork */
         return;
+    pthread_cond_destroy(&l->wake);
     pthread_mutex_destroy(&l->lock);
     free(l->there);
     free(l->waiting);

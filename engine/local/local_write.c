@@ -233,15 +233,15 @@ static void *local_run(void *arg)
 
 errint_t efs_local_start(struct efs_local *l)
 {
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->wake, &clock);
-    pthread_condattr_destroy(&clock);
     atomic_store(&l->writes, l->owner);
     errint_t rc = efs_thread_start(local_run, l, "efs-local", &l->thread);
     l->started = rc == 0;
-    if (rc < 0)
+    if (rc < 0) {
+        pthread_mutex_lock(&l->lock);
         atomic_store(&l->writes, false);
+        l->owner = false;
+        l->refused = rc;
+        pthread_mutex_unlock(&l->lock);
+    }
     return rc;
 }

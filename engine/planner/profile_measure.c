@@ -410,6 +410,7 @@ static errint_t measure_all(struct efs_measure *m, unsigned workers, double seco
     if (rc == 0)
         rc = measure_rounds(m, workers, seconds);
     efs_io_queue_stop(m->io);
+    efs_io_queue_free(m->io);
     measure_drop(m);
     efs_arena_destroy(&m->arena);
     return rc;

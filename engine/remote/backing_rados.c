@@ -71,9 +71,9 @@ static void operation_ended(void *completion, void *arg)
     pthread_mutex_lock(&s->lock);
     o->next = s->ended;
     s->ended = o;
+    ssize_t n = write(s->b.wake_fd, &one, sizeof(one)); /* with lock: the queue may close it after the read has ended */
+    (void)n;                                            /* full: it is readable */
     pthread_mutex_unlock(&s->lock);
-    ssize_t n = write(s->b.wake_fd, &one, sizeof(one));
-    (void)n; /* full: it is readable */
 }
 
 /* Adds to the operation the pieces of the read's buffers with its bytes. */

@@ -315,15 +315,16 @@ static errint_t served_start(struct efs *fs, struct efs_error *err)
             io.backing = efs_backing_local_new(io.backing, fs->local);
         rc = efs_io_queue_start(&io, &fs->io);
     }
-    if (rc == 0 && fs->local)
-        efs_local_fill(fs->local, fs->fill_local ? EFS_LOCAL_FILL_ALL : EFS_LOCAL_FILL_TABLES);
     if (rc == 0 && fs->store->backed)
         efs_store_read_by(fs->store, efs_io_read_sync, fs->io);
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc));
     fs->hooks = &hooks; /* all rooms that they call are built */
     efs_grow(fs, false);
-    return efs_plan_thread_start(fs, err);
+    rc = efs_plan_thread_start(fs, err);
+    if (rc == 0)
+        efs_served_local_start(fs);
+    return rc;
 }
 
 static void served_stop(struct efs *fs)
@@ -338,6 +339,7 @@ static void served_stop(struct efs *fs)
         efs_local_fill(fs->local, EFS_LOCAL_FILL_OFF);
     efs_io_queue_stop(fs->io);
     efs_workers_stop(fs->workers);
+    efs_io_queue_free(fs->io);
     efs_local_close(fs->local, false);
     efs_plan_thread_free(fs);
     efs_demotion_destroy(fs);

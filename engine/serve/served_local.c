@@ -116,9 +116,9 @@ static void mark(struct efs *fs)
 static bool rank(void *arg, double *worth)
 {
     struct efs *fs = arg;
-    efs_lock(fs);
+    pthread_mutex_lock(&fs->lock); /* efs_unlock() would retry waiters, also after the I/O thread has ended */
     bool ranked = efs_cache_local_worth(fs, worth);
-    efs_unlock(fs);
+    pthread_mutex_unlock(&fs->lock);
     return ranked;
 }
 
@@ -185,21 +185,25 @@ void efs_served_local_open(struct efs *fs)
     free(files);
     if (rc == 0) {
         mark(fs);
-        rc = efs_local_start(fs->local);
+        return;
     }
-    if (rc < 0) {
-        if (!err->text[0])
-            efs_fail(err, rc, "%s: cannot start the local copy: %s", fs->options.local, strerror(-rc));
-        efs_log(fs, EFS_LOG_WARNING, "%s\nhint: the store is served without a local copy", err->text);
-        efs_local_close(fs->local, false);
-        fs->local = NULL;
-        fs->fill_local = false;
-    } else {
-        char line[500];
-        efs_local_refused(fs->local, line, sizeof(line));
-        if (*line)
-            efs_log(fs, EFS_LOG_INFO, "%s", line);
-    }
+    if (!err->text[0])
+        efs_fail(err, rc, "%s: cannot open the local copy: %s", fs->options.local, strerror(-rc));
+    efs_log(fs, EFS_LOG_WARNING, "%s\nhint: the store is served without a local copy", err->text);
+    fs->fill_local = false;
+}
+
+void efs_served_local_start(struct efs *fs)
+{
+    char line[500];
+    if (!fs->local)
+        return;
+    const errint_t rc = efs_local_start(fs->local);
+    efs_local_refused(fs->local, line, sizeof(line));
+    if (*line)
+        efs_log(fs, rc < 0 ? EFS_LOG_WARNING : EFS_LOG_INFO, "%s", line);
+    if (rc == 0)
+        efs_local_fill(fs->local, fs->fill_local ? EFS_LOCAL_FILL_ALL : EFS_LOCAL_FILL_TABLES);
 }
 
 /* ---- what is wrong ---- */

@@ -7,9 +7,10 @@
 
 /* Memory that it takes, also if it cannot be opened; 0: options.local is NULL. */
 uint64_t efs_served_local_bytes(const struct efs *fs);
-/* Opens it after the cache state is built, and starts its thread; fs->local stays NULL, with a warning, if that fails.
- */
+/* Opens it, before the I/O thread; fs->local stays NULL, with a warning, if that fails. */
 void efs_served_local_open(struct efs *fs);
+/* Starts its thread, after all rooms are built: the thread asks for the worth of experts. */
+void efs_served_local_start(struct efs *fs);
 
 /* Why there is no local copy, or why it gets no more: a line; "": nothing is wrong, or none is wanted. */
 void efs_served_local_fault(struct efs *fs, char *line, size_t room);

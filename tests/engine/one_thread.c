@@ -70,6 +70,10 @@ REPLACED(void, efs_io_queue_stop, (struct efs_io_queue * queue))
     if (queue)
         one_thread->io.backing->ops->close(one_thread->io.backing, false);
 }
+REPLACED(void, efs_io_queue_free, (struct efs_io_queue * queue))
+{
+    (void)queue;
+}
 REPLACED(void, efs_io_submit, (struct efs_io_queue * queue, struct efs_io *requests))
 {
     (void)queue;

@@ -399,6 +399,7 @@ static struct line *line_begin(const struct toy_kind *kind, const unsigned char 
 static void line_end(struct line *l)
 {
     efs_io_queue_stop(l->queue);
+    efs_io_queue_free(l->queue);
     toy_end(&l->toy);
     sem_destroy(&l->ended);
     sem_destroy(&l->held);

@@ -160,6 +160,7 @@ static void line_end(struct line *l)
 {
     efs_local_fill(l->local, EFS_LOCAL_FILL_OFF);
     efs_io_queue_stop(l->queue);
+    efs_io_queue_free(l->queue);
     efs_local_close(l->local, false);
     sem_destroy(&l->ended);
     free(l);

@@ -126,6 +126,7 @@ static void line_go(struct line *l, unsigned reads)
 static void line_end(struct line *l)
 {
     efs_io_queue_stop(l->queue);
+    efs_io_queue_free(l->queue);
     efs_arena_destroy(&l->arena);
     close(l->fd);
     pthread_mutex_destroy(&l->lock);

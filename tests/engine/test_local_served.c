@@ -6,12 +6,14 @@
 #include "test.h"
 #include "cache.h"
 #include "fixture.h"
+#include "wrapped.h"
 
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define MIB (1ull << 20)
+#define SMALL_BYTES (9 * MIB) /* less than the store */
 
 static struct fixture model;
 
@@ -93,10 +95,42 @@ TEST(a_filled_copy_is_the_store)
     free(want);
 }
 
+/* The thread of a copy asks for the worth of experts as soon as it starts, if the copy is above its size. */
+static bool planned, started_last;
+
+WRAPPED(errint_t, efs_plan_thread_start, (struct efs * fs, struct efs_error *err))
+{
+    planned = true;
+    return __real_efs_plan_thread_start(fs, err);
+}
+
+WRAPPED(errint_t, efs_local_start, (struct efs_local * local))
+{
+    started_last = planned;
+    return __real_efs_local_start(local);
+}
+
+TEST(a_copy_above_its_size_is_cut_when_all_rooms_are_built)
+{
+    char folder[400];
+    struct efs_stats stats = {0};
+    snprintf(folder, sizeof(folder), "%s/filled", model.directory); /* by the test before */
+    const struct efs_options options = {
+        .budget_bytes = 96 * MIB, .no_state = true, .local = folder, .local_bytes = SMALL_BYTES};
+    planned = started_last = false;
+    struct efs *fs = fixture_open(&model, options);
+    assert_true(started_last);
+    while (stats.local_evicted_bytes == 0) {
+        usleep(1000);
+        efs_stats(fs, &stats);
+    }
+    efs_close(fs);
+}
+
 static int setup(void **state)
 {
     (void)state;
-    fixture_store(&model, 2, 4, 256, 512);
+    fixture_store(&model, 2, 4, 512, 768);
     return 0;
 }
 

@@ -3,15 +3,17 @@
  * Reads and leases while clients hold coded experts, at a budget with hardly room for both: they succeed however long
  * the experts are held, and coded requests succeed once experts are dropped.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
 
 #include "test.h"
+#include "efs.h"
 #include "extent.h"
 #include "fixture.h"
-#include "expertfs-private.h"
 #include "sync_calls.h"
+#include "wrapped.h"
 
 #define LAYERS 2
 #define EXPERTS 4
@@ -144,6 +146,94 @@ TEST(test_demoted)
     efs_close(fs);
 }
 
+/* ---- the end of a store whose worker is in a call with the queue of reads ---- */
+
+/* A worker that has submitted reads past the pool stops before it wakes the I/O thread, until the workers end. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool on, stands, go;
+    bool ended;    /* the read */
+    bool was_open; /* the queue's descriptor, when the worker went on */
+} late = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local bool submits_past_the_pool;
+static pthread_t main_thread;
+
+static void late_set(bool *what)
+{
+    pthread_mutex_lock(&late.lock);
+    *what = true;
+    pthread_cond_broadcast(&late.changed);
+    pthread_mutex_unlock(&late.lock);
+}
+
+WRAPPED(void, efs_io_submit, (struct efs_io_queue * queue, struct efs_io *requests))
+{
+    submits_past_the_pool = requests->segment == EFS_NONE && !pthread_equal(pthread_self(), main_thread);
+    __real_efs_io_submit(queue, requests);
+    submits_past_the_pool = false;
+}
+
+WRAPPED(ssize_t, write, (int fd, const void *data, size_t n))
+{
+    pthread_mutex_lock(&late.lock);
+    if (late.on && submits_past_the_pool) {
+        late.on = false;
+        late.stands = true;
+        pthread_cond_broadcast(&late.changed);
+        while (!late.go)
+            pthread_cond_wait(&late.changed, &late.lock);
+        late.was_open = fcntl(fd, F_GETFD) >= 0;
+    }
+    pthread_mutex_unlock(&late.lock);
+    return __real_write(fd, data, n);
+}
+
+WRAPPED(void, efs_workers_stop, (struct efs_workers * workers))
+{
+    late_set(&late.go);
+    __real_efs_workers_stop(workers);
+}
+
+static void late_read_ended(void *arg, errint_t error, size_t n)
+{
+    (void)arg;
+    must(error == 0 && n == bytes[1], "a read", error);
+    late_set(&late.ended);
+}
+
+TEST(test_closes_before_a_worker_wakes_the_io_thread)
+{
+    struct efs *fs = open_small(1, 0, false);
+    struct efs_client_request *held = begin(fs, 0, EFS_FORM_CODED);
+    uint8_t *got = malloc(bytes[1]);
+    assert_int_equal(efs_client_wait(held), 0);
+    main_thread = pthread_self();
+    pthread_mutex_lock(&late.lock);
+    late.on = true;
+    late.go = false;
+    while (!late.stands) { /* the I/O thread was awake at each piece: again */
+        late.ended = false;
+        pthread_mutex_unlock(&late.lock);
+        efs_read(fs, files[1], NULL, 0, got, bytes[1], late_read_ended, NULL);
+        pthread_mutex_lock(&late.lock);
+        while (!late.ended && !late.stands)
+            pthread_cond_wait(&late.changed, &late.lock);
+    }
+    pthread_mutex_unlock(&late.lock);
+    efs_io_wake(fs->io); /* as the end of another read would */
+    pthread_mutex_lock(&late.lock);
+    while (!late.ended)
+        pthread_cond_wait(&late.changed, &late.lock);
+    pthread_mutex_unlock(&late.lock);
+    assert_memory_equal(got, raw[1], bytes[1]);
+    free(got);
+    efs_client_release(held);
+    efs_close(fs);
+    assert_true(late.was_open);
+}
+
 struct crowd {
     struct efs *fs;
     uint64_t seed;
@@ -251,7 +341,7 @@ TEST(test_kept_goes)
     struct efs_client_request *held = hold_beside_kept(fs), *next = begin(fs, 5, EFS_FORM_CODED);
     uint32_t index;
     errint_t status;
-    assert_int_equal(efs_client_wait_any(next, 5000, &index, &status), 1);
+    assert_int_equal(efs_client_wait_any(next, -1, &index, &status), 1);
     assert_int_equal(status, 0);
     struct efs_stats s;
     efs_stats(fs, &s);

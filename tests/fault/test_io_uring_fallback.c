@@ -79,6 +79,7 @@ static void line_begin(struct line *l)
 static void line_end(struct line *l)
 {
     efs_io_queue_stop(l->queue);
+    efs_io_queue_free(l->queue);
     efs_arena_destroy(&l->arena);
     close(l->fd);
     close(l->buffered_fd);
