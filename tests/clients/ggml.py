@@ -29,11 +29,11 @@ def load_backends():
         ctypes.CDLL("libggml.so.0").ggml_backend_load_all()
 
 
-def add_fake(library):
-    """The device of tests/e2e/fake_device.c."""
-    fake, registry = ctypes.CDLL(library), ctypes.CDLL("libggml.so.0")
-    fake.fake_device_registry.restype = ctypes.c_void_p
-    registry.ggml_backend_register(ctypes.c_void_p(fake.fake_device_registry()))
+def add_registry(library, name):
+    """The devices of the registry that this function of the library returns."""
+    function, registry = getattr(ctypes.CDLL(library), name), ctypes.CDLL("libggml.so.0")
+    function.restype = ctypes.c_void_p
+    registry.ggml_backend_register(ctypes.c_void_p(function()))
 
 
 class Override(ctypes.Structure):
@@ -166,7 +166,7 @@ def main():
     arguments = parser.parse_args()
     load_backends()
     if arguments.fake:
-        add_fake(arguments.fake)
+        add_registry(arguments.fake, "fake_device_registry")  # tests/e2e/fake_device.c
     rpc = add_server(arguments.rpc) if arguments.rpc else None
 
     def buffers():

@@ -38,10 +38,10 @@ def model():
     return os.path.join(folder, "model.gguf")
 
 
-def library():
+def library(name):
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    found = sorted(glob.glob(os.path.join(cache, "expertfs", "ggml-*", "libggml-rpc.so")))
-    return found[-1] if found else sys.exit("ggml's RPC backend is not built: tools/setup-python runtimes")
+    found = sorted(glob.glob(os.path.join(cache, "expertfs", "ggml-*", name)))
+    return found[-1] if found else sys.exit(f"{name} is not built: tools/setup-python {'cuda' if 'cuda' in name else 'runtimes'}")
 
 
 def serve(rpc):
@@ -63,7 +63,7 @@ def serve(rpc):
 
 class Bench:
     def __init__(self, options):
-        self.options, self.file, self.rpc, self.feed = options, model(), library(), None
+        self.options, self.file, self.rpc, self.feed = options, model(), library("libggml-rpc.so"), None
         self.address = serve(self.rpc)
 
     def measure(self, way, link):

@@ -6,6 +6,7 @@ likeliest token soon repeats itself; at a temperature of 0.3 its use of experts 
 cache of a quarter (half) of them misses 41 % (8.5 %), and 35 % (11 %) with answers of gpt-oss-20b.
 --server adds the devices of a server of ggml's RPC backend, by the library in GGML_RPC; --link limits the bytes a second to it
 from the first drawn token on.
+--cuda adds the devices of ggml's CUDA backend, by this library. --gpu-layers and --cpu-moe place the model as llama.cpp's programs do.
 --feed has the tokens to evaluate in place of those that are drawn, so that programs whose sums differ in the last bits
 use the same experts."""
 import argparse
@@ -57,10 +58,15 @@ def leave_repacking_out():
     llama_cpp.llama_cpp.llama_model_default_params = without
 
 
-def add_server(endpoint):
+def add_devices(options):
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/clients"))
     import ggml
-    ggml.add_server(endpoint)
+    if options.server:
+        ggml.add_server(options.server)
+    if options.cuda:
+        ggml.add_registry(options.cuda, "ggml_backend_cuda_reg")
+    if options.cpu_moe:
+        ggml.set_defaults(not options.no_repack, [rf"blk\.{layer}{ggml.EXPERTS}" for layer in range(options.cpu_moe)], None)
 
 
 def limit_connections(bytes_per_second):
@@ -82,18 +88,21 @@ def main():
     parser.add_argument("--feed", help="a file with numbers of tokens, as many as --tokens")
     parser.add_argument("--no-repack", action="store_true")
     parser.add_argument("--server", metavar="HOST:PORT")
+    parser.add_argument("--cuda", metavar="LIBRARY")
+    parser.add_argument("--gpu-layers", type=int, default=0)
+    parser.add_argument("--cpu-moe", type=int, default=0, help="layers, the first ones, whose experts stay on the processor")
     parser.add_argument("--link", type=int, default=0, help="bytes a second")
     options = parser.parse_args()
     if options.no_repack:
         leave_repacking_out()
     if missing_backend():
         sys.exit(f"{missing_backend()} was not preloaded")
-    if options.server:
-        add_server(options.server)
+    if options.server or options.cuda or options.cpu_moe:
+        add_devices(options)
     fed = [int(n) for n in open(options.feed).read().split()] if options.feed else None
     begin, threads = time.monotonic(), options.threads or None
     model = llama_cpp.Llama(options.file, n_ctx=max(512, options.prompt + options.tokens), n_threads=threads, n_threads_batch=threads,
-                            verbose=bool(options.server))
+                            n_gpu_layers=options.gpu_layers, verbose=bool(options.server or options.cuda))
     loaded = time.monotonic()
     generator, tokens, times = np.random.default_rng(1), [], []
     drawn = np.random.default_rng(2).integers(0, model.n_vocab(), options.prompt).tolist()
