@@ -15,7 +15,7 @@ from .values import number
 
 # struct efs_stats, as expertfs-stats.h lists it
 STATS = """reads read_bytes read_errors reads_f reads_c reads_m reads_generated leases leases_f leases_c leases_m
-leases_shared lease_errors lease_waits disk_reads disk_bytes disk_errors disk_ns readahead_extents warmed_extents
+leases_shared lease_errors lease_waits disk_reads disk_bytes disk_errors disk_ns readahead_extents warmed_extents placed_bytes
 decoded_bytes decode_ns chunks_damaged requests_f requests_c requests_s requests_e requests_p requests_m demotions
 recoded_bytes policy_ns plans kept_lost evictions_c memory_short evictions_f evictions_first budget_bytes fixed_bytes
 chunk_pool_bytes chunk_used_bytes chunk_extents full_pool_bytes full_experts leased_bytes leased_experts inflight io_uring
