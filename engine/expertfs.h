@@ -241,9 +241,9 @@ EFS_API int efs_client_event(struct efs_client_request *request);
 /*
  * Wait for all experts: 0, or the error of the first in needs that failed. All must fit into memory at once, coded ones
  * into half of the planned chunk pool. -EDEADLK, at once: they do not (a mount reports it over its socket); or, for a
- * store in this process, only drops of other requests that this thread has made, or of threads that wait for each other,
- * can release the memory (a mount ends the request with -EDEADLK after 30 s). The request stays valid for efs_client_wait_any() and drops. A request that
- * waits for memory holds none.
+ * store in this process, only drops of other requests that this thread has made, or of threads that wait for each
+ * other, can release the memory (a mount ends the request with -EDEADLK after 30 s). The request stays valid for
+ * efs_client_wait_any() and drops. A request that waits for memory holds none.
  */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
 /* The tensors of a loaded expert, in the order of its file; valid until it is dropped. -EAGAIN: not loaded yet; the
