@@ -551,8 +551,8 @@ static void *hold_and_wait(void *arg)
     return (void *)(intptr_t)rc;
 }
 
-/* Threads that hold all memory and wait for each other: one of them gets -EDEADLK, and the others what they wait for
- * when that one drops its own; also where a thread that holds nothing waits for the same memory. */
+/* Threads that hold all memory and wait for each other: one of them gets -EDEADLK, and the other threads what they wait
+ * for when that one drops its own; also where a thread that holds nothing waits for the same memory. */
 TEST(test_threads_wait_for_each_other)
 {
     uint32_t fit;
@@ -589,7 +589,7 @@ TEST(test_threads_wait_for_each_other)
     efs_close(fs);
 }
 
-/* A thread that holds experts and waits for more of another program's memory stands behind requests that hold nothing,
+/* A thread that holds experts and waits for more of another program's memory waits behind requests that hold nothing,
  * also those that came later. */
 TEST(test_stands_behind)
 {
