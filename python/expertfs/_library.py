@@ -140,6 +140,7 @@ CALLS = {
     "efs_client_ffn": (c_int, [P, P, c_char_p, c_uint32, POINTER(Mixture), POINTER(ErrorText)]),
     "efs_team_new": (c_int, [c_uint, POINTER(P)]),
     "efs_team_free": (None, [P]),
+    "efs_client_leave": (c_int, [P, c_uint64, POINTER(ErrorText)]),
     "efs_observe": (c_int, [P, POINTER(Routing), POINTER(ErrorText)]),
     "efs_hint": (c_int, [P, POINTER(Routing), POINTER(ErrorText)]),
     "efs_stats": (None, [P, P]),

@@ -35,9 +35,9 @@ def open(path: str | os.PathLike, budget: int | str | None = None, *, workers: i
     """Opens a store, a checkpoint (a folder or a file of safetensors or GGUF), or the directory of a mount.
 
     Of a store or a checkpoint: `budget` limits all memory that it takes, as a number of bytes or "8G" (default: half of
-    what is available); `reserved`, memory of the program that the budget includes; `workers`, decode threads (0: all
-    cores); `coded_only` keeps no decoded experts; `state=False` reads and writes no state directory; `prefetch`: a value
-    of that tunable. A mount has its own: these are then refused.
+    what is available, more after leave()); `reserved`, memory of the program that the budget includes; `workers`,
+    decode threads (0: all cores); `coded_only` keeps no decoded experts; `state=False` reads and writes no state
+    directory; `prefetch`: a value of that tunable. A mount has its own: these are then refused.
 
     `device`: the number of a graphics processor (CUDA), for requests of the form "device"; `device_budget` limits all of
     its memory that is taken (default: half of what is free). OSError: ENODEV, no driver or no such device; EOPNOTSUPP, a
@@ -196,6 +196,13 @@ class Session(Uncopied):
              stack: str = "") -> None:
         """Replaces the prediction for a layer by experts with probabilities. Does not block."""
         self._routing(lib.efs_hint, layer, experts, weights, sequence, stack)
+
+    def leave(self, disk_bytes: int = 0) -> None:
+        """The program begins to compute, and has the model loaded: an automatic budget, also of a mount, leaves memory to
+        all of the model but its experts, and disk_bytes of tables that stay on disk, in place of half of what is
+        available. No effect on a budget that is a number. Does not block."""
+        client, why = self._check(), ErrorText()
+        check(lib.efs_client_leave(client, number("disk_bytes", disk_bytes, 63), byref(why)), why)
 
     # ---- files and counters ----
 

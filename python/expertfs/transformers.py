@@ -159,8 +159,8 @@ def from_pretrained(path, store=None, budget=None, *, way: str | None = None, au
     """A model of transformers whose experts come from a store.
 
     path: a checkpoint's folder, or a mount; store: a store of it (None: path itself). budget: of the store, as for
-    expertfs.open(). way: "coded", the library's product, which reads experts in the form in which they are in memory,
-    for silu (default); "full", torch's products on decoded experts, for any activation, with the bits of the eager
+    expertfs.open(); None, or a mount's auto: what is left after loading, less the other weights. way: "coded", the
+    library's product, which reads experts in the form in which they are in memory, for silu (default); "full", torch's products on decoded experts, for any activation, with the bits of the eager
     implementation. device: the number of a graphics processor for which PyTorch has CUDA: the model is moved there, and
     experts are decoded there, into at most device_budget; with way="full" alone, the default then.
     auto_class: default transformers.AutoModelForCausalLM; other arguments are those of its from_pretrained(). The
@@ -194,6 +194,7 @@ def from_pretrained(path, store=None, budget=None, *, way: str | None = None, au
         if not _bindings(model):
             raise Error(errno.EOPNOTSUPP, f"{type(model).__name__} has no experts that this package runs")
         _refuse_what_needs_parameters(model if device is None else model.to(place), place)
+        session.leave()
     except BaseException:
         session._close()
         raise

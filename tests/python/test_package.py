@@ -69,6 +69,8 @@ def check_session(what, session):
     session.observe(0, [1, 2], [.6, .4])
     session.hint(1, [3], [.5], sequence=2)
     session.observe(0, [])
+    session.leave()
+    check("bytes below 0 are not left", raised(ValueError, session.leave, -1))
     check("a weight out of range", fails_with(errno.EINVAL, session.hint, 1, [3], [1.5]))
     files = {file.path: file.nbytes for file in session.files()}
     config = open(f"{model}/config.json", "rb").read()

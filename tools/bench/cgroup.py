@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cgroup (v1 or v2) of a controller, memory by default, for a benchmark: created with a limit, joined by child processes, then removed."""
+import contextlib
 import os
 import time
 
@@ -85,6 +86,11 @@ class Cgroup:
     def peak_bytes(self):
         return int(self._read("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"))
 
+    def forget_peak(self):
+        """peak_bytes() is the peak from now on (version 2: since Linux 6.12)."""
+        with contextlib.suppress(OSError):
+            self.write("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes", 0)
+
     def free_bytes(self):
         """Bytes that processes can still allocate: the limit less usage, without reclaimable page cache; shared memory
         is not reclaimable."""
@@ -93,6 +99,13 @@ class Cgroup:
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"))
         stat = self.stat()
         return int(self._read(limit)) - int(self._read(used)) + stat[cache] - stat[shared]
+
+    def held_bytes(self):
+        """Bytes in use, without page cache that no process maps."""
+        used, cache, mapped = (("memory.current", "file", "file_mapped") if self.version == 2 else
+                               ("memory.usage_in_bytes", "total_cache", "total_mapped_file"))
+        stat = self.stat()
+        return int(self._read(used)) - stat[cache] + stat[mapped]
 
     def out_of_memory(self):
         """Number of processes killed because of the limit."""

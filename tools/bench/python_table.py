@@ -2,7 +2,8 @@
 """tools/bench/run python_table: tokens a second of transformers with experts from a store, over accelerate's offload to disk (p) and
 over the same experts function on mapped plain files (m), in one memory cgroup with the daemon; the time of from_pretrained(); memory.
 
-The limit is what the program has after it has imported torch and transformers, and a share of the checkpoint. Candidates take turns,
+The limit is what the program has after it has imported torch and transformers (its memory and the files that it maps, without other
+page cache), and a share of the checkpoint. Candidates take turns,
 each cold: coded, full (the store in the process), coded-mount, full-mount (a mount), mapped (m), offload (p; it has no run without a
 limit), plain (only without a limit). Needs `tools/setup-python torch` and accelerate, or PYTHON of an environment with them, and root.
 --size: of the checkpoint, Qwen3-MoE's shape with random weights. --limits: shares in percent, 0: no limit.
@@ -71,11 +72,12 @@ def run_once(way, made, share, tokens):
         client = subprocess.Popen([*group.prefix, sys.executable, os.path.join(HERE, "python_client.py"), way, made.path, made.store, str(tokens),
                                    folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
         client.stdout.readline()
-        imported, limit, budget, daemon = group.peak_bytes(), 0, 0, None
+        imported, limit, budget, daemon = group.held_bytes(), 0, 0, None
         if share:
             limit = share * made.bytes // 100
             group.limit(imported + limit)
-            budget = max(limit - (0 if way == "offload" else made.dense_bytes) - SPARE, 1 << 20)
+            group.forget_peak()
+            budget = max(limit - SPARE, 1 << 20) if way == "offload" else 0
         if way.endswith("-mount"):
             daemon = Daemon(group, made.store, budget)
         try:
