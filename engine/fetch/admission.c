@@ -243,7 +243,7 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
             (!first || ((first->passed < PASSES_MOST || holds) && (opened || efs_request_is_pinned(fs, request))));
         const uint32_t waiting = request->waiting;
         errint_t rc = may ? request_admit(fs, request) : 0;
-        request->is_short = request->is_short && (!may || rc == -ENOMEM);
+        request->is_short = request->is_short && (!may || efs_memory_is_held(fs, rc));
         request->in_line = request->in_line && request->waiting == waiting;
         if (first && request->waiting < waiting) {
             first->passed++;
@@ -256,10 +256,10 @@ static errint_t queue_run(struct efs *fs, bool own_caller, bool some_hold)
         if (!first && rc < 0 && efs_request_waits_for_others(fs, request)) {
             first = request;
             why = rc;
-            leases->is_short = rc == -ENOMEM;
+            leases->is_short = efs_memory_is_held(fs, rc);
         }
-        if (own_caller && rc == -ENOMEM && !efs_held_some(request->held)) /* for what other requests of it hold */
-            leases->is_short = true;
+        if (own_caller && efs_memory_is_held(fs, rc) && !efs_held_some(request->held))
+            leases->is_short = true; /* for what other requests of it hold */
         request->waited |= request->waiting != 0;
         if (request->waiting)
             at = &request->next;
@@ -312,7 +312,8 @@ static void admission_run(struct efs *fs)
     fs->leases->awaits_flight = rc == -EAGAIN;
     fs->admission_starved = rc == -EAGAIN && !efs_extents_only_long_refs(fs);
     efs_extents_set_wanted(fs);
-    for (struct efs_request *r = fs->leases->queue.head; r && rc == -EAGAIN; r = r->next)
+    const bool is_coming = rc == -EAGAIN && !efs_memory_is_held(fs, rc);
+    for (struct efs_request *r = fs->leases->queue.head; r && is_coming; r = r->next)
         r->is_short = false; /* the queue is tried again when what is in flight has ended */
     queue_look_for_stuck(fs);
     look_for_progress(fs, rc < 0);

@@ -201,6 +201,9 @@ bool efs_request_is_oversize(const struct efs *fs, const struct efs_request *req
 bool efs_request_is_pinned(const struct efs *fs, const struct efs_request *request);
 /* Whether those that are admitted next fit into memory with experts of these sizes, if nothing else is pinned. */
 bool efs_request_fits_next_to(const struct efs *fs, const struct efs_request *request, struct efs_held held);
+/* Whether memory that was not got, for this reason of efs_items_reserve(), becomes available by drops only: blocks of
+ * the chunk pool may be in use by pinned experts alone, in which the bytes that are left are too scattered. */
+bool efs_memory_is_held(const struct efs *fs, errint_t why);
 /* Whether a request waits for memory that other requests of its thread hold: it does not fit next to them; or nothing
  * else is pinned, and it was not admitted. A thread that waits for it alone would wait for ever. What the request
  * itself holds does not matter, as threads of a team drop that. */

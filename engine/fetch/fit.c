@@ -8,6 +8,8 @@
 #include "budget.h"
 #include "cache.h"
 
+#include <errno.h>
+
 /* ---- what a program holds ---- */
 
 struct efs_held efs_program_held(const struct efs *fs, const struct efs_request *request)
@@ -145,13 +147,25 @@ static struct efs_held held_by_thread(const struct efs *fs, const struct efs_req
     return held;
 }
 
+/* Whether memory is being freed or prepared, without a drop: not segments in which programs hold blocks. */
+static bool memory_is_coming(const struct efs *fs)
+{
+    const uint64_t *bytes = fs->account.bytes;
+    return bytes[EFS_ACCOUNT_RETIRING] > bytes[EFS_ACCOUNT_RETIRING_HELD] || bytes[EFS_ACCOUNT_RETURNING] ||
+           bytes[EFS_ACCOUNT_MEASURING] || fs->growing;
+}
+
+bool efs_memory_is_held(const struct efs *fs, errint_t why)
+{
+    return why == -ENOMEM || (why == -EAGAIN && efs_extents_only_long_refs(fs) && !memory_is_coming(fs));
+}
+
 /* Nothing else is pinned than these bytes, and no memory is being freed or prepared. */
 static bool only_these_are_pinned(const struct efs *fs, struct efs_held held)
 {
     const uint64_t *bytes = fs->account.bytes;
     return bytes[EFS_ACCOUNT_CODED_PINNED] <= held.bytes[EFS_FORM_CODED] &&
-           bytes[EFS_ACCOUNT_FULL_PINNED] <= held.bytes[EFS_FORM_FULL] && !bytes[EFS_ACCOUNT_RETIRING] &&
-           !bytes[EFS_ACCOUNT_RETURNING] && !bytes[EFS_ACCOUNT_MEASURING] && !fs->growing;
+           bytes[EFS_ACCOUNT_FULL_PINNED] <= held.bytes[EFS_FORM_FULL] && !memory_is_coming(fs);
 }
 
 bool efs_request_is_stuck(const struct efs *fs, const struct efs_request *request)

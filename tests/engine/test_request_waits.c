@@ -19,6 +19,7 @@
 #define EXPERTS 8
 #define MIB (1ull << 20)
 #define PASSES_MOST 64
+#define TURNS 600u
 
 #define WIDE_EXPERTS 96u /* more than are dropped in one critical section */
 
@@ -587,6 +588,30 @@ TEST(test_threads_wait_for_each_other)
     }
     fixture_within_budget(fs);
     efs_close(fs);
+}
+
+/* A thread that holds full and coded experts of any number, and waits for more without a limit: it gets them, or
+ * -EDEADLK, also where the memory that is left is scattered, or in a segment of which it holds a part. */
+TEST(test_never_waits_for_itself)
+{
+    struct efs *fs = open_with(40 * MIB, true);
+    struct efs_client_request *held[4] = {NULL};
+    uint32_t random = 1, deadlocks = 0;
+    efs_plan_thread_wait(fs);
+    for (uint32_t n = 0; n < TURNS; n++) {
+        random = random * 1103515245u + 12345u;
+        const uint32_t layer = (random >> 8) % LAYERS, first = (random >> 12) % EXPERTS;
+        const uint32_t count = 1 + (random >> 16) % (EXPERTS - first), slot = (random >> 20) % 4;
+        int rc;
+        efs_client_release(held[slot]);
+        held[slot] = fixture_submit(fs, &needs[layer][first], count, random >> 24 & 1 ? EFS_FORM_FULL : EFS_FORM_CODED);
+        take_all(held[slot], -1, random >> 25 & 1, &rc);
+        deadlocks += rc == -EDEADLK;
+    }
+    assert_in_range(deadlocks, 1, TURNS - 1);
+    for (uint32_t i = 0; i < 4; i++)
+        efs_client_release(held[i]);
+    close_within_budget(fs);
 }
 
 /* A thread that holds experts and waits for more of another program's memory waits behind requests that hold nothing,
