@@ -5,6 +5,7 @@
 #include "cache.h"
 #include "full.h"
 #include "local.h"
+#include "placed.h"
 #include "prefetcher.h"
 #include "plan_thread.h"
 #include "text.h"
@@ -297,8 +298,10 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char
     uint32_t first = whole_layer ? efs_cache(fs)->layer_first[layer] : expert;
     uint32_t end = whole_layer ? efs_cache(fs)->layer_first[layer + 1] : expert + 1;
     efs_lock(fs);
-    for (uint32_t e = first; e < end; e++)
+    for (uint32_t e = first; e < end; e++) {
         efs_cache_user_pin(fs, e, to);
+        efs_placed_user_pins(fs, e);
+    }
     efs_unlock(fs);
     return 0;
 }

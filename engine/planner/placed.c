@@ -150,6 +150,12 @@ static void set_where(struct efs *fs, uint32_t expert, bool here)
     p->where[expert] &= (uint8_t)~FAILED;
 }
 
+void efs_placed_user_pins(struct efs *fs, uint32_t expert)
+{
+    if (fs->placed)
+        fs->placed->where[expert] &= (uint8_t)~PINNED;
+}
+
 /* NULL, or the reason for refusing it. */
 static const char *check(const struct efs *fs, const struct efs_cluster_placement *placement)
 {

@@ -23,6 +23,9 @@ uint64_t efs_placed_delay(const struct efs *fs);
 /* On the plan thread, without lock: takes another placement if there is one; reads experts while nothing else reads. */
 void efs_placed_turn(struct efs *fs);
 
+/* The user pins the expert, or ends its pin: no placement changes that pin from now on. Lock held. */
+void efs_placed_user_pins(struct efs *fs, uint32_t expert);
+
 /* Has the counts of this server written to the pool, if the placement is there. Without lock. */
 struct efs_history;
 void efs_placed_counts(struct efs *fs, const struct efs_history *history);

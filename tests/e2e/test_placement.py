@@ -113,11 +113,17 @@ said = json.loads(ctl("cluster", "--json", "--counts", live, store, placement).s
 check("a server is seen at once, without a request", all(s["fault"] is None and s["calls"] == 0 for s in said["servers"]), said)
 
 print("-- a server is lost")
+layer, expert = min(placed()["right"])
+kept = f"{right.path}/experts/L{layer:02}/E{expert:03}.safetensors"
+check("right: the user pins an expert that the placement has pinned", ctl("set", kept, "pin=C").returncode == 0)
 hour = time.time() - 3600
 os.utime(counts_of("right"), (hour, hour))
 result = plan(servers=f"left={60 * each},right={40 * each}")
 check("planned without it, which is said", result.returncode == 0 and set(placed()) == {"left"} and
       "right: its counts are 60 minutes old: it is lost, or a clock is wrong: planned without it" in result.stderr, result)
+check("right: the user's pin stays", wait_until(lambda: state_of(right)["placement_experts"] == "0", 60) and
+      ctl("get", kept, "pin").stdout == "C\n", ctl("get", kept, "pin"))
+check("right: the user ends it", ctl("set", kept, "pin=-").returncode == 0)
 check("right: nothing is pinned any more", wait_until(lambda: state_of(right)["placement_experts"] == "0" and holds(right, "right"), 60),
       state_of(right))
 check("left takes over", wait_until(lambda: int(state_of(left)["placement_held"]) == EXPERTS, 60), state_of(left))
