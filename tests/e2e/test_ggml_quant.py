@@ -35,9 +35,12 @@ def run_all(source, ftype, prompts):
 
 
 def in_place(source):
-    """BF16 in place: the library multiplies coded BF16 only, so the host's kernels do."""
+    """BF16 and F16 in place: the library multiplies their coded forms only, so the host's kernels do."""
     client(source, "--prompts", "7,64", "--no-repack", plugin=None, name="plain")
     same("BF16, in place", client(source, "--prompts", "7,64", "--no-repack", store=source, budget="64M"), "out", "plain")
+    halves = os.path.join(make_model("halves", *SHAPE, "--dtype", "f16"), "model.gguf")
+    client(halves, "--prompts", "7,64", "--no-repack", plugin=None, name="halves")
+    same("F16, in place", client(halves, "--prompts", "7,64", "--no-repack", store=halves, budget="64M"), "out", "halves")
 
 
 def reads_once():

@@ -55,12 +55,21 @@ static errint_t library_multiplies(const struct efs_tensor *matrix, enum efs_act
     return rc;
 }
 
-/* Chooses the kernels: the library's for floats in a form that they accept, else the host's. */
+static bool is_coded(const struct efs_tensor *matrix)
+{
+    uint32_t i = 0;
+    while (i < matrix->shard_count && matrix->shards[i].codec == 0)
+        i++;
+    return i < matrix->shard_count;
+}
+
+/* Chooses the kernels: the library's for coded floats in a form that they accept, else the host's, which add up F16 in
+ * another order. */
 static errint_t choose_kernel(struct efsg_weight *weight, const struct efs_tensor *matrix, struct efs_error *err)
 {
     const enum ggml_type type = weight->type;
-    errint_t rc = type == GGML_TYPE_BF16 || type == GGML_TYPE_F16 ? library_multiplies(matrix, weight->activation, err)
-                                                                  : -EOPNOTSUPP;
+    const bool ours = (type == GGML_TYPE_BF16 || type == GGML_TYPE_F16) && is_coded(matrix);
+    errint_t rc = ours ? library_multiplies(matrix, weight->activation, err) : -EOPNOTSUPP;
     if (rc != -EOPNOTSUPP)
         return rc;
     return efsg_host_kernels(type, &weight->host)
