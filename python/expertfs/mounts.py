@@ -33,7 +33,8 @@ def mount(store: str | os.PathLike, path: str | os.PathLike | None = None, budge
         if path is None:
             path = tempfile.mkdtemp(prefix="expertfs-")
             undo.callback(os.rmdir, path)
-        options = ["-o", f"budget={size('budget', budget)}"] if budget else []
+        amount = size("budget", budget)
+        options = ["-o", f"budget={amount}"] if amount else []
         _run("expertfs", *options, os.fspath(store), os.fspath(path))
         undo.callback(_unmount, os.fspath(path))
         yield os.fspath(path)

@@ -69,6 +69,8 @@ class Session(Uncopied):
         self._client, self._team, self._layers = c_void_p(), c_void_p(), None
         self._teaming = threading.Lock()
         self._log = _log_to(self._messages)
+        if device is None and device_budget is not None:
+            raise ValueError("device_budget is for a device\nhint: device=0")
         options = _library.ClientOptions(
             workers=number("workers", workers), budget_bytes=size("budget", budget), reserved_bytes=size("reserved", reserved),
             coded_only=coded_only, no_state=not state, prefetch=text("prefetch", prefetch) if prefetch else None, log=self._log)

@@ -19,8 +19,8 @@ def number(name: str, value, bits: int = 32) -> int:
 
 
 def size(name: str, value: int | str | None) -> int:
-    """Bytes: a number, or "8G", "512M"; None: 0, the default of the library."""
-    if value is None:
+    """Bytes: a number, or "8G", "512M"; None or "auto": 0, the default of the library."""
+    if value in (None, "auto"):
         return 0
     if isinstance(value, str):
         units = {"K": 10, "M": 20, "G": 30, "T": 40}

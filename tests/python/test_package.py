@@ -70,6 +70,9 @@ def check_session(what, session):
     session.hint(1, [3], [.5], sequence=2)
     session.observe(0, [])
     session.leave()
+    check("a device's budget without a device", raised(ValueError, expertfs.open, session.path, device_budget="1G"))
+    if not session.is_mount:
+        expertfs.open(session.path, budget="auto").close()
     check("bytes below 0 are not left", raised(ValueError, session.leave, -1))
     check("a weight out of range", fails_with(errno.EINVAL, session.hint, 1, [3], [1.5]))
     files = {file.path: file.nbytes for file in session.files()}
