@@ -32,6 +32,13 @@ for name, value, words in (("BUDGET", "abc", "EXPERTFS_BUDGET=abc is no size; on
     result = ctl("up", model, "--", "echo", "started", "{}", **{"EXPERTFS_" + name: value})
     check(f"EXPERTFS_{name}={value}: exit 125, the program is not started", result.returncode == 125 and words in result.stderr and
           "started" not in result.stdout, result)
+for peers, key, words in (("bogus", model, "bogus is not HOST:PORT"), ("a:1,b", model, "b is not HOST:PORT"), ("a:1", "", "needs EXPERTFS_PEER_KEY"),
+                          ("a:1", scratch("no key"), "no key: No such file")):
+    result = ctl("up", model, "--", "echo", "started", "{}", EXPERTFS_PEERS=peers, EXPERTFS_PEER_KEY=key)
+    check(f"peers {peers!r}, key {key!r}: exit 125, the program is not started", result.returncode == 125 and words in result.stderr and
+          "started" not in result.stdout, result)
+result = ctl("up", model, "--", "echo", "started", "{}", EXPERTFS_PEERS="a:1", EXPERTFS_PEER_KEY=model)
+check("a model that fits: peers are not used, as a line says", result.returncode == 0 and "EXPERTFS_PEERS is not used" in result.stderr, result)
 for value in ("CPU", "CUDA0,CUDA1", "CUDA 0", "CUDA0\n", "\u00c7UDA0"):
     for arguments, variables in ((["--device", value], {}), ([], {"EXPERTFS_DEVICE": value})):
         result = ctl("up", *arguments, model, "--", "echo", "started", "{}", **variables)

@@ -328,6 +328,10 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
         ctl_print_line(stderr, "expertctl: %s runs on the plain files: they fit, %s of %s that are available",
                        r->words[0], tools_size_print(given->bytes, size, sizeof(size)),
                        tools_size_print(memory.available_bytes, available, sizeof(available)));
+        if (getenv("EXPERTFS_PEERS"))
+            fputs("expertctl: EXPERTFS_PEERS is not used on plain files\n"
+                  "hint: with EXPERTFS_BUDGET=auto experts come from a store, and products from peers\n",
+                  stderr);
         return 0;
     }
     r->way = given->options || (placed && !(*r->plugin && plain_is_gguf(r))) ? WAY_MOUNT : WAY_STORE;

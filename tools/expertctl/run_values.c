@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A variable in bytes; 0: not set, empty or auto. */
 static errint_t size_read(const char *name, uint64_t *bytes, struct efs_error *err)
@@ -36,6 +37,24 @@ static errint_t device_check(struct efs_error *err)
     return size_read("EXPERTFS_DEVICE_BUDGET", &bytes, err);
 }
 
+/* EXPERTFS_PEERS, HOST:PORT,..., and its key. */
+static errint_t peers_check(struct efs_error *err)
+{
+    const char *peers = getenv("EXPERTFS_PEERS"), *key = getenv("EXPERTFS_PEER_KEY");
+    if (!peers || !*peers)
+        return 0;
+    for (const char *at = peers; *at; at += strspn(at, ",")) {
+        const size_t bytes = strcspn(at, ",");
+        const char *port = memrchr(at, ':', bytes);
+        if (!port || port == at || strspn(port + 1, "0123456789") != (size_t)(at + bytes - port - 1))
+            return efs_fail(err, -EINVAL, "EXPERTFS_PEERS=%s: %.*s is not HOST:PORT", peers, (int)bytes, at);
+        at += bytes;
+    }
+    if (!key || !*key)
+        return efs_fail(err, -EINVAL, "EXPERTFS_PEERS needs EXPERTFS_PEER_KEY, the file with their key");
+    return access(key, R_OK) < 0 ? efs_fail(err, -errno, "EXPERTFS_PEER_KEY=%s: %s", key, strerror(errno)) : 0;
+}
+
 errint_t ctl_run_values_check(struct efs_error *err)
 {
     const char *prefetch = getenv("EXPERTFS_PREFETCH");
@@ -45,7 +64,9 @@ errint_t ctl_run_values_check(struct efs_error *err)
     if (rc == 0 && prefetch && *prefetch &&
         (rc = efs_tunable_check(&efs_tunables[EFS_TUNE_prefetch], prefetch, &why)) < 0)
         efs_fail(err, rc, "EXPERTFS_PREFETCH: %s", why.text);
-    return rc == 0 ? device_check(err) : rc;
+    if (rc == 0)
+        rc = device_check(err);
+    return rc == 0 ? peers_check(err) : rc;
 }
 
 errint_t ctl_run_values_check_store(const char *source, bool backend, struct efs_error *err)
