@@ -264,7 +264,7 @@ for budget in ("22M", "24M"):
 def check_two_threads(what, session, by_ffns=(False, True)):
     """Two threads hold 3 experts each, and want 5 more each, with memory for 6 to 10: by requests, or by ffn()."""
     for by_ffn in by_ffns if numpy else (False,):
-        errors, ended, all_hold = [], [], threading.Barrier(2)
+        errors, ended, all_hold, first_ended = [], [], threading.Barrier(2), threading.Event()
 
         def wait_for_more(layer, kept):
             for expert in range(3, 8):
@@ -283,6 +283,10 @@ def check_two_threads(what, session, by_ffns=(False, True)):
                 except MemoryError as error:
                     errors.append(str(error))
                     kept.clear()
+                    if layer == 1:  # else both may try and fail in step, for ever
+                        first_ended.wait(100)
+            if layer == 0:
+                first_ended.set()
         check(f"{what}: two threads that wait for each other: both end{', by ffn()' * by_ffn}", in_threads(hold_and_wait, (0, 1), 120) and
               len(ended) == 2 and errors, (ended, errors))
 
