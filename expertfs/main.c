@@ -167,6 +167,31 @@ static errint_t find_later(char **path, struct efs_error *err)
     return 0;
 }
 
+/* Paths in the environment that are used when the daemon's directory is "/". */
+static errint_t find_variables(struct efs_error *err)
+{
+    static const struct {
+        const char *name;
+        bool library; /* without a slash it is no path */
+    } list[] = {{"EXPERTFS_STATE", false},
+                {"EXPERTFS_PRESSURE", false},
+                {"CURL_CA_BUNDLE", false},
+                {"EXPERTFS_CURL", true},
+                {"EXPERTFS_RADOS", true}};
+    errint_t rc = 0;
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]) && !rc; i++) {
+        const char *value = getenv(list[i].name);
+        if (!value || !*value || *value == '/' || (list[i].library && !strchr(value, '/')))
+            continue;
+        char *path = strdup(value);
+        rc = path ? find_later(&path, err) : efs_fail(err, -ENOMEM, "no memory");
+        if (!rc && setenv(list[i].name, path, 1))
+            rc = efs_fail(err, -ENOMEM, "no memory");
+        free(path);
+    }
+    return rc;
+}
+
 static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
 {
     errint_t rc = make_absolute(&options->store, true, store_hint(options->store), err);
@@ -176,6 +201,8 @@ static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
         rc = find_later(&options->local, err);
     if (!rc && options->placement && !efs_is_rados(options->placement))
         rc = find_later(&options->placement, err);
+    if (!rc)
+        rc = find_variables(err);
     if (!rc)
         rc = make_absolute(&options->mountpoint, false, "\nhint: make the directory first (mkdir)", err);
     return rc;

@@ -29,7 +29,7 @@ errint_t efs_state_path(const char *kind, uint64_t content_hash, const char *end
     if (!(base = set_variable("EXPERTFS_STATE"))) {
         if (geteuid() == 0)
             base = "/var/lib/expertfs";
-        else if ((base = set_variable("XDG_STATE_HOME")))
+        else if ((base = set_variable("XDG_STATE_HOME")) && *base == '/') /* by its specification */
             below = "/expertfs";
         else if ((base = set_variable("HOME")))
             below = "/.local/state/expertfs";

@@ -309,6 +309,26 @@ def without_kill():
     check("fork: the reason is told", result.returncode == 1 and "fork: " in result.stderr and not is_mounted(path), result)
 
 
+def relative_paths_in_the_environment():
+    print("-- relative paths in the environment")
+    here, path = scratch("here"), scratch("mnt-here")
+    os.mkdir(here), os.mkdir(path)
+    os.symlink(os.path.join(BUILD, "libexpertfs.so.0"), f"{here}/library.so")
+    result = subprocess.run([expertfs, store, path, "-o", "placement=rados:pool/name"], capture_output=True, text=True, cwd=here,
+                            env={**os.environ, "EXPERTFS_STATE": "state/a", "EXPERTFS_RADOS": "./library.so"})
+    if not check("it mounts", result.returncode == 0, result):
+        return
+    pid = daemon_of(path)
+    read = lambda name: open(f"{path}/{name}").read()
+    check("a library is found", wait_until(lambda: "librados has no rados_" in read(".expertfs/config")), read(".expertfs/config"))
+    with open(f"{path}/{expert}", "rb") as file:
+        file.read()
+    os.kill(pid, signal.SIGTERM)
+    check("it ends", wait_until(lambda: gone(pid)))
+    saved = os.listdir(f"{here}/state/a") if os.path.isdir(f"{here}/state/a") else []
+    check("the state is saved there", any(name.startswith("counts-") for name in saved), saved)
+
+
 def state_below_the_mountpoint():
     print("-- the state directory is the mountpoint, or below it")
     for name in ("state", "below/state"):
@@ -336,5 +356,6 @@ unmounts()
 by_mount()
 over_something()
 without_kill()
+relative_paths_in_the_environment()
 state_below_the_mountpoint()
 done()

@@ -133,6 +133,11 @@ TEST(test_place)
     assert_int_equal(efs_profile_path(1, path, sizeof(path), &err), 0);
     assert_string_equal(path, geteuid() == 0 ? "/var/lib/expertfs/profile-0000000000000001.json"
                                              : "/x/expertfs/profile-0000000000000001.json");
+    setenv("XDG_STATE_HOME", "x", 1); /* by its specification a relative one is ignored */
+    setenv("HOME", "/h", 1);
+    assert_int_equal(efs_profile_path(1, path, sizeof(path), &err), 0);
+    assert_string_equal(path, geteuid() == 0 ? "/var/lib/expertfs/profile-0000000000000001.json"
+                                             : "/h/.local/state/expertfs/profile-0000000000000001.json");
 }
 
 /* Loads the text of a good profile with `from` replaced by `to`. */
