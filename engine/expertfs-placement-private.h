@@ -23,7 +23,7 @@ struct efs_cluster_placement {
 bool efs_server_name_valid(const char *name);
 
 /* Reads a text of which nothing is trusted. only: the server whose experts are wanted, so that `held` has one row, 0 if
- * it is not named, and `name` is NULL; NULL: all. 0, -EUCLEAN with the reason in *wrong, -ENOMEM. The caller frees
+ * it is not named; NULL: all. 0, -EUCLEAN with the reason in *wrong, -ENOMEM. The caller frees
  * *placement with efs_placement_free(), also after an error. */
 errint_t efs_placement_parse(const char *text, size_t bytes, const char *only, struct efs_cluster_placement *placement,
                              const char **wrong);

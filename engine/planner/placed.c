@@ -171,6 +171,24 @@ static const char *check(const struct efs *fs, const struct efs_cluster_placemen
     return NULL;
 }
 
+/* Writes why nothing of the placement is here, if it does not name this server; else "". */
+static void find_name(const struct efs_placed *p, const struct efs_cluster_placement *placement, char *fault,
+                      size_t room)
+{
+    size_t at = (size_t)snprintf(fault, room, "%.120s: does not name this server, %s, but:", p->file, p->server);
+    for (uint32_t n = 0; n < placement->servers; n++)
+        if (strcmp(placement->name[n], p->server) == 0) {
+            fault[0] = '\0';
+            return;
+        }
+    bool fits = true;
+    for (uint32_t n = 0; n < placement->servers && fits; n++) {
+        fits = at + strlen(placement->name[n]) + sizeof(",  ...") < room;
+        at += (size_t)snprintf(fault + at, room - at, "%s %s", n ? "," : "", fits ? placement->name[n] : "...");
+    }
+    efs_make_printable(fault, false);
+}
+
 static void apply(struct efs *fs, const struct efs_cluster_placement *placement)
 {
     struct efs_placed *p = fs->placed;
@@ -187,11 +205,16 @@ static void apply(struct efs *fs, const struct efs_cluster_placement *placement)
         }
         efs_unlock(fs);
     }
+    char fault[sizeof(p->fault)];
+    find_name(p, placement, fault, sizeof(fault));
     efs_lock(fs);
     p->number = placement->number;
     memcpy(p->rule, placement->rule, sizeof(p->rule));
-    p->fault[0] = '\0';
+    const bool warn = *fault && strcmp(p->fault, fault) != 0;
+    memcpy(p->fault, fault, sizeof(p->fault));
     efs_unlock(fs);
+    if (warn)
+        efs_log(fs, EFS_LOG_WARNING, "%s", fault);
     efs_log(fs, EFS_LOG_INFO, "%s: placement %" PRIu64 " by %s: %u of %u experts are for %s", fs->options.placement,
             placement->number, placement->rule, count, experts, p->server);
 }

@@ -147,8 +147,7 @@ static const char *parse_servers(struct text *t, const char *only, struct efs_cl
             return "a server without a name, or not in the order of the names";
         strcpy(before, name);
         uint8_t *row = !only ? p->held + n * cells : strcmp(only, name) == 0 ? p->held : NULL;
-        if (!only)
-            strcpy(p->name[n], name);
+        strcpy(p->name[n], name);
         for (uint32_t l = 0; l < p->layers; l++)
             if (!next_row(t, p, row ? row + (size_t)l * p->experts : NULL))
                 return "a layer without a digit for every four experts";
@@ -165,8 +164,8 @@ errint_t efs_placement_parse(const char *text, size_t bytes, const char *only, s
     if (*wrong)
         return -EUCLEAN;
     p->held = efs_sys_calloc(row_cells(p), only ? 1 : p->servers);
-    p->name = only ? NULL : efs_sys_calloc(p->servers, sizeof(*p->name));
-    if (!p->held || (!only && !p->name)) {
+    p->name = efs_sys_calloc(p->servers, sizeof(*p->name));
+    if (!p->held || !p->name) {
         *wrong = "no memory";
         return -ENOMEM;
     }

@@ -159,6 +159,25 @@ check("planned with it again", plan("--rule", "eplb").returncode == 0 and set(pl
 for mount, server in ((left, "left"), (right, "right")):
     check(f"{server} takes it", wait_until(lambda: holds(mount, server), 60), state_of(mount))
 
+print("-- a server that the placement does not name")
+wrong = serve("wrong", f",placement={placement},server=wrong", folder=live)
+why = "placement: does not name this server, wrong, but: left, right"
+check("a fault that lists its names", wait_until(lambda: state_of(wrong)["placement_fault"] == why), state_of(wrong))
+check("the placement is in force", state_of(wrong)["placement_number"] != "0" and state_of(wrong)["placement_experts"] == "0", state_of(wrong))
+check("a problem of status", why in " ".join(ctl("status", wrong.path).stdout.split("\nproblems")[1].split()), ctl("status", wrong.path))
+after = int(state_of(wrong)["placement_number"]) + 1
+check("a plan without it", plan("--rule", "eplb").returncode == 0 and
+      wait_until(lambda: state_of(wrong)["placement_number"] == str(after), 60), state_of(wrong))
+check("one warning", sum("does not name" in line for line in wrong.control("log").splitlines()) == 1, wrong.control("log"))
+with open(placement + ".new", "w") as file:
+    file.write(open(placement).read().replace("server right", "server wrong"))
+os.rename(placement + ".new", placement)
+check("a file with its name ends it", wait_until(lambda: state_of(wrong)["placement_fault"] == "-" and
+      state_of(wrong)["placement_experts"] != "0", 60), state_of(wrong))
+wrong.unmount()
+check("planned again", plan("--rule", "eplb").returncode == 0 and
+      wait_until(lambda: state_of(right)["placement_fault"] == "-", 60), state_of(right))
+
 print("-- placements that lie")
 good = open(placement).read()
 

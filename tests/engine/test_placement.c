@@ -136,6 +136,7 @@ TEST(round_trip)
     assert_memory_equal(got.held, want.held, 2 * ALL);
     efs_placement_free(&got);
     assert_int_equal(efs_placement_parse(text, bytes, "b", &got, &wrong), 0);
+    assert_string_equal(got.name[0], "a");
     assert_memory_equal(got.held, want.held + ALL, ALL);
     efs_placement_free(&got);
     assert_int_equal(efs_placement_parse(text, bytes, "c", &got, &wrong), 0); /* a server that is not named */
