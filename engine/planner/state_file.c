@@ -49,20 +49,21 @@ void efs_state_remove(uint64_t content_hash)
             efs_sys_unlinkat(AT_FDCWD, path, 0);
 }
 
-/* Cuts path to its directory part, creates missing directories and opens it. Returns a descriptor or -errno. */
+/* Cuts path to its directory part, creates missing directories and opens it. Returns a descriptor, or -errno, and path
+ * is then the directory that could not be created or opened. */
 static int open_directory(char *path)
 {
     char *end = strrchr(path, '/');
-    *end = '\0';
+    end[end == path] = '\0'; /* of a file in "/" that */
     for (char *p = path + 1;; p++) {
         if (*p != '/' && *p != '\0')
             continue;
         char was = *p;
         *p = '\0';
         int rc = efs_sys_mkdirat(AT_FDCWD, path, 0777);
-        *p = was;
         if (rc < 0 && rc != -EEXIST)
             return rc;
+        *p = was;
         if (was == '\0')
             break;
     }
@@ -90,5 +91,5 @@ errint_t efs_state_save(const char *path, const void *data, size_t bytes, struct
     rc = rc < 0 ? rc : closed;
     if (dir >= 0)
         efs_sys_close(dir);
-    return rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
+    return rc < 0 ? efs_fail(err, rc, "%s: %s", dir < 0 ? directory : path, strerror(-rc)) : 0;
 }

@@ -121,6 +121,8 @@ os.utime(counts_of("right"), (hour, hour))
 result = plan(servers=f"left={60 * each},right={40 * each}")
 check("planned without it, which is said", result.returncode == 0 and set(placed()) == {"left"} and
       "right: its counts are 60 minutes old: it is lost, or a clock is wrong: planned without it" in result.stderr, result)
+check("one is no plural", result.stdout.endswith(" by ours, 1 server\n") and
+      "experts are on 1 server\n" in ctl("cluster", store, placement).stdout, result)
 check("right: the user's pin stays", wait_until(lambda: state_of(right)["placement_experts"] == "0", 60) and
       ctl("get", kept, "pin").stdout == "C\n", ctl("get", kept, "pin"))
 check("right: the user ends it", ctl("set", kept, "pin=-").returncode == 0)
@@ -134,7 +136,7 @@ def nothing_written(what, result, text):
     check(what, result.returncode == 1 and text in result.stderr and open(placement).read() == before, result)
 
 
-nothing_written("too little memory without it", plan(), "have memory for 40 of 48 experts")
+nothing_written("too little memory without it", plan(), "1 server has memory for 40 of 48 experts")
 print("-- a clock jumps")
 os.utime(counts_of("right"), (hour + 7200, hour + 7200))
 result = plan(servers=f"left={60 * each},right={40 * each}")
@@ -201,6 +203,8 @@ for what, text, why in (("half", good[:-8], "a layer without"), ("of another sto
     nothing_written(f"{what}: and not replaced", plan(), why)
 write(good)
 check("a good one ends it", wait_until(lambda: state_of(left)["placement_fault"] == "-", 60))
+write(re.sub(r"\nmade \d+", f"\nmade {int(time.time()) - 60}", good))
+check("a minute old", ", 1 minute old: " in ctl("cluster", store, placement).stdout)
 left.unmount()
 right.unmount()
 
@@ -210,6 +214,8 @@ for words in (("cluster",), ("cluster", store), ("cluster", "plan", store, place
               ("cluster", "plan", "--counts", states, "--servers", "a/b=1G", store, placement),
               ("cluster", "plan", "--counts", states, "--servers", "a=1G,a=2G", store, placement)):
     check(" ".join(words[:4]), ctl(*words).returncode == 2)
+examples = ctl("cluster", "--help").stdout.split("Examples:\n")[1].splitlines()
+check("an example is one line", all(line.startswith("  expertctl cluster ") for line in examples), examples)
 check("a checkpoint in place", one_line(ctl("cluster", model, placement), "not packed"))
 for options in ("server=left", f"placement={placement},server=a/b", f"placement={scratch('none')}/placement"):
     result = run(program("expertfs"), "-f", "-o", options, store, scratch("mnt-left"))

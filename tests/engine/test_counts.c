@@ -216,7 +216,7 @@ TEST_WITH(state_folder_errors, setup, teardown)
 {
     struct efs_history h;
     struct efs_error err = {""};
-    char missing[200], longer[8];
+    char missing[300], longer[8], message[400];
     unlink(path);
     assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), -EISDIR);
@@ -234,6 +234,11 @@ TEST_WITH(state_folder_errors, setup, teardown)
     assert_non_null(strstr(err.text, path));
     assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), -ENOTDIR);
     efs_history_free(&h);
+    snprintf(missing, sizeof(missing), "%s/a/b", path); /* the directory that cannot be made is named */
+    snprintf(message, sizeof(message), "%s/a: Not a directory", path);
+    setenv("EXPERTFS_STATE", missing, 1);
+    assert_int_equal(efs_counts_save(HASH, &saved, &err), -ENOTDIR);
+    assert_string_equal(err.text, message);
     snprintf(missing, sizeof(missing), "%s/a/b", home); /* missing directories are created */
     setenv("EXPERTFS_STATE", missing, 1);
     assert_int_equal(efs_counts_save(HASH, &saved, &err), 0);

@@ -83,8 +83,8 @@ static const struct tools_command command = {
         "of its calls find their expert there, on another server, or in the store alone. plan: make a placement "
         "from the servers' counts, and replace FILE. FILE may be rados:POOL/NAME, in a pool of Ceph; it is STORE "
         "if that is such an address.\v"
-        "Examples:\n  expertctl cluster plan --counts /srv/state --servers a=8G,b=4G model.efs placement\n"
-        "  expertctl cluster --counts /srv/state model.efs placement",
+        "Examples:\n  expertctl cluster plan --counts state --servers a=8G,b=4G m.efs placement\n"
+        "  expertctl cluster --counts state m.efs placement",
     .at = AT(given),
     .finish = check_arguments};
 
@@ -142,9 +142,10 @@ static int show_placement(const struct ctl_cluster *c, const struct efs_cluster_
         covered += anywhere[i];
     json_t *list = json_array();
     if (!json) {
-        ctl_print_line(stdout, "placement %llu by %s, %lld minutes old: %zu of %zu experts are on %u servers",
-                       (unsigned long long)p->number, p->rule, (long long)(time(NULL) - p->made_at) / 60, covered,
-                       cells, p->servers);
+        const long long minutes = (time(NULL) - p->made_at) / 60;
+        ctl_print_line(stdout, "placement %llu by %s, %lld minute%s old: %zu of %zu experts are on %u server%s",
+                       (unsigned long long)p->number, p->rule, minutes, minutes == 1 ? "" : "s", covered, cells,
+                       p->servers, p->servers == 1 ? "" : "s");
         if (*planner)
             ctl_print_line(stdout, "planner %s", planner);
         printf("%-16s %-12s %8s %12s %7s %7s %7s\n", "server", "seen", "experts", "calls", "local%", "peer%", "store%");

@@ -83,9 +83,9 @@ static errint_t place(const struct ctl_cluster *c, struct plan *p, enum efs_plac
     int rc = efs_place_by(rule, &p->problem, SEED, p->held);
     if (rc == -ENOSPC)
         return efs_fail(err, rc,
-                        "%s: %u servers have memory for %llu of %llu experts: nothing is written\nhint: give them "
+                        "%s: %u server%s memory for %llu of %llu experts: nothing is written\nhint: give them "
                         "more by --servers, or more servers",
-                        c->file, p->problem.servers, slots, all);
+                        c->file, p->problem.servers, p->problem.servers == 1 ? " has" : "s have", slots, all);
     return rc < 0 ? efs_fail(err, rc, "%s: not placed: %s", c->file, strerror(-rc)) : 0;
 }
 
@@ -152,8 +152,8 @@ static int print_plan(const struct ctl_cluster *c, const struct ctl_server *serv
         return ctl_print_json(json_pack("{s:o, s:I, s:s, s:i, s:o}", "placement", ctl_json_text(c->file), "number",
                                         (json_int_t)placement->number, "rule", placement->rule, "servers",
                                         (int)placement->servers, "left_out", left));
-    ctl_print_line(stdout, "%s: placement %llu by %s, %u servers", c->file, (unsigned long long)placement->number,
-                   placement->rule, placement->servers);
+    ctl_print_line(stdout, "%s: placement %llu by %s, %u server%s", c->file, (unsigned long long)placement->number,
+                   placement->rule, placement->servers, placement->servers == 1 ? "" : "s");
     return CTL_OK;
 }
 
