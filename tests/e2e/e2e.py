@@ -430,6 +430,16 @@ def is_mounted(path):
     return minor_of(path) is not None
 
 
+def fake_rados(root):
+    """The environment of programs that use librados: fake_rados.c, with the clusters in this folder. Returns that of a pool."""
+    pool = os.path.join(root, "pool")
+    os.makedirs(pool)
+    for variable in [name for name in os.environ if name.startswith("CEPH_")]:
+        del os.environ[variable]
+    os.environ.update(EXPERTFS_RADOS=program("tests/e2e/libfake-rados.so"), FAKE_RADOS=root)
+    return pool
+
+
 def wait_until(condition, seconds=30):
     end = time.monotonic() + seconds
     while not condition():

@@ -9,12 +9,7 @@ info = json.loads(ctl("info", "--json", store).stdout)
 EXPERTS = 48
 each = -(-info["expert_coded_bytes"] // EXPERTS)
 root = scratch("rados")
-pool = os.path.join(root, "pool")
-os.makedirs(pool)
-for variable in list(os.environ):
-    if variable.startswith("CEPH_"):
-        del os.environ[variable]
-os.environ.update(EXPERTFS_RADOS=program("tests/e2e/libfake-rados.so"), FAKE_RADOS=root)
+pool = fake_rados(root)
 ADDRESS = "rados:pool/models/m"
 OPTIONS = f"budget=64M,nopassthrough,direct_io=on,warm=off,nostate,placement={ADDRESS},server="
 PLANNER = "m.planner"

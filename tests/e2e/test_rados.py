@@ -8,12 +8,7 @@ model, store = shared(NARROW)
 data, source = open(store, "rb").read(), contents(model)
 OPTIONS = "budget=64M,nopassthrough,direct_io=on,warm=off,nostate"
 root, object_bytes = scratch("rados"), 4 << 20
-pool = os.path.join(root, "pool")
-os.makedirs(pool)
-for variable in list(os.environ):
-    if variable.startswith("CEPH_"):
-        del os.environ[variable]
-os.environ.update(EXPERTFS_RADOS=program("tests/e2e/libfake-rados.so"), FAKE_RADOS=root)
+pool = fake_rados(root)
 ADDRESS = "rados:pool/models/model.efs"
 HEAD = "models%model.efs"
 

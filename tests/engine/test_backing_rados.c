@@ -123,7 +123,7 @@ static int setup(void **state)
     char program[4096] = "", fake[4200], pool[400];
     uint64_t bytes;
     struct efs_error err = {""};
-    (void)state;
+    *state = &model;
     fixture_store(&model, 1, 1, 64, 64);
     snprintf(pool, sizeof(pool), "%s/pool", model.directory);
     assert_int_equal(mkdir(pool, 0700), 0);
@@ -135,11 +135,4 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
-    return 0;
-}
-
-TEST_MAIN(setup, teardown)
+TEST_MAIN(setup, fixture_teardown)

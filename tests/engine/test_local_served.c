@@ -129,16 +129,9 @@ TEST(a_copy_above_its_size_is_cut_when_all_rooms_are_built)
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fixture_store(&model, 2, 4, 512, 768);
     return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
-    return 0;
-}
-
-TEST_MAIN(setup, teardown)
+TEST_MAIN(setup, fixture_teardown)
