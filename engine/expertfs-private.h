@@ -286,6 +286,12 @@ struct efs_plain_expert {
 errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture, const struct efs_plain_expert *experts,
                        struct efs_error *err);
 
+/* Whether an address of a peer is HOST:PORT. 0, or -EINVAL. */
+errint_t efs_peer_check(const char *address, struct efs_error *err);
+
+/* The state of an expert, as efs_expert_info.state, without the rest. 'M': no such expert, or a forked process. */
+char efs_expert_state(struct efs *fs, uint32_t expert);
+
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* A text, which the caller frees: "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value`
@@ -293,6 +299,8 @@ errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
  * a line each; "trace" (the latest requests as a .route trace, empty before the first pass); "layers" (the tensors of
  * all experts, constant). -ENODATA: no such text; -ENOMEM. */
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
+/* Closes a stream of open_memstream(3). 0; -ENOMEM: a write or the end has failed, *text is freed, and NULL. */
+errint_t efs_text_stream_end(FILE *stream, char **text);
 /* Print a size in powers of 1024 with three digits, "1.70 GiB" or "512 B", into text, of EFS_SIZE_TEXT bytes; returns
  * text. */
 #define EFS_SIZE_TEXT 16

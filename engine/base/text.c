@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void efs_text_bytes(struct efs_text *text, const char *bytes, size_t count)
@@ -62,6 +63,16 @@ static bool are_plain(const char *bytes)
     uint64_t quote = w ^ (ones * '"'), backslash = w ^ (ones * '\\');
     uint64_t less = ((w - ones * 0x20) & ~w) | ((quote - ones) & ~quote) | ((backslash - ones) & ~backslash);
     return (less & high) == 0;
+}
+
+errint_t efs_text_stream_end(FILE *stream, char **text)
+{
+    const bool failed = ferror(stream);
+    if (fclose(stream) == 0 && !failed)
+        return 0;
+    free(*text);
+    *text = NULL;
+    return -ENOMEM;
 }
 
 void efs_text_json(struct efs_text *text, const char *prefix, const char *bytes, size_t count)

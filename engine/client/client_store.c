@@ -46,11 +46,8 @@ static void store_leave(struct efs_client *client, uint64_t disk_bytes)
 static char store_state(struct efs_client *client, const struct efs_expert_key *key)
 {
     struct efs_need need = {.expert = key->expert};
-    struct efs_expert_info info;
-    if (efs_experts_find(client->fs, key->stack, key->layer, &need, 1, NULL) < 0 ||
-        efs_expert_info(client->fs, efs_id(need.expert), &info) < 0)
-        return 'M';
-    return info.state;
+    const bool found = efs_experts_find(client->fs, key->stack, key->layer, &need, 1, NULL) == 0;
+    return found ? efs_expert_state(client->fs, need.expert) : 'M';
 }
 
 static errint_t store_layers(struct efs_client *client, char **text)

@@ -2,6 +2,7 @@
 /* client_peers.c - efs_client_peers(): the addresses and the key, and the end with the client. */
 #include "device_ops.h"
 #include "matvec.h"
+#include "expertfs-private.h"
 #include "peer_address.h"
 #include "peer_ops.h"
 #include "peers.h"

@@ -3,6 +3,7 @@
 #include "peer_address.h"
 
 #include "deadline.h"
+#include "expertfs-private.h"
 
 #include <netdb.h>
 #include <netinet/in.h>

@@ -7,8 +7,6 @@
 
 #include <time.h>
 
-/* -EINVAL: not HOST:PORT. */
-errint_t efs_peer_check(const char *address, struct efs_error *err);
 /* Both are non-blocking. A host of several addresses: the first that works. */
 errint_t efs_peer_listen(const char *address, int *fd, struct efs_error *err);
 errint_t efs_peer_connect(const char *address, const struct timespec *until, int *fd, struct efs_error *err);

@@ -394,10 +394,5 @@ errint_t efs_placed_describe(struct efs *fs, char **text, size_t *bytes)
             p ? p->server : "-", p ? p->number : 0, p && *p->rule ? p->rule : "-", here, held,
             p && *p->fault ? p->fault : "-");
     efs_unlock(fs);
-    bool failed = ferror(out);
-    if (fclose(out) == 0 && !failed)
-        return 0;
-    free(*text);
-    *text = NULL;
-    return -ENOMEM;
+    return efs_text_stream_end(out, text);
 }

@@ -2,6 +2,7 @@
 /* placement.c - see expertfs-placement-private.h: the text of a placement, expertfs-placement(5). */
 #include "expertfs-placement-private.h"
 
+#include "expertfs-private.h"
 #include "state_file.h"
 #include "sys.h"
 
@@ -240,13 +241,12 @@ errint_t efs_placement_print(const struct efs_cluster_placement *p, char **text,
             print_row(out, p, p->held + n * row_cells(p) + (size_t)l * p->experts);
     }
     fputs("end\n", out);
-    bool failed = ferror(out);
-    failed |= fclose(out) != 0;
-    if (!failed && *bytes <= EFS_PLACEMENT_BYTES_MAX)
-        return 0;
+    errint_t rc = efs_text_stream_end(out, text);
+    if (rc < 0 || *bytes <= EFS_PLACEMENT_BYTES_MAX)
+        return rc;
     free(*text);
     *text = NULL;
-    return failed ? -ENOMEM : -EINVAL;
+    return -EINVAL;
 }
 
 errint_t efs_placement_save(const char *path, const struct efs_cluster_placement *p, struct efs_error *err)

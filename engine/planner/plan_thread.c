@@ -713,9 +713,5 @@ errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text,
     else
         print_profile(fs->plan_thread, out);
     efs_unlock(fs);
-    if (fclose(out) == 0)
-        return 0;
-    free(*text);
-    *text = NULL;
-    return -ENOMEM;
+    return efs_text_stream_end(out, text);
 }

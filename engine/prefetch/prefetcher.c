@@ -317,10 +317,5 @@ errint_t efs_prefetcher_describe(struct efs *fs, const char *what, char **text, 
     efs_lock(fs);
     print_statistics(fs, out);
     efs_unlock(fs);
-    bool failed = ferror(out);
-    if (fclose(out) == 0 && !failed)
-        return 0;
-    free(*text);
-    *text = NULL;
-    return -ENOMEM;
+    return efs_text_stream_end(out, text);
 }

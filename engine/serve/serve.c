@@ -512,6 +512,16 @@ uint32_t efs_expert_count(const struct efs *fs)
     return fs->store->expert_count;
 }
 
+char efs_expert_state(struct efs *fs, uint32_t expert)
+{
+    if (!efs_is_this_process(fs) || expert >= fs->store->expert_count)
+        return 'M';
+    efs_lock(fs);
+    char state = efs_cache_state(fs, expert);
+    efs_unlock(fs);
+    return state;
+}
+
 errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_expert_info *out)
 {
     uint32_t expert = id.number;

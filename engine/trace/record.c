@@ -394,11 +394,7 @@ static errint_t record_sched(const struct efs *fs, const struct efs_record *r, c
     if (!out)
         return -ENOMEM;
     print_operations(fs, r, out);
-    if (fclose(out) == 0)
-        return 0;
-    free(*text);
-    *text = NULL;
-    return -ENOMEM;
+    return efs_text_stream_end(out, text);
 }
 
 /* Copies the rings, to format them without the lock, for which threads wait that hold efs.lock: it is released after

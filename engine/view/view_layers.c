@@ -149,10 +149,5 @@ errint_t efs_view_layers(const struct efs_view *view, char **text, size_t *bytes
         print_run(&run, out);
     }
     free(run.number);
-    bool failed = ferror(out);
-    if (fclose(out) || failed) {
-        free(*text);
-        return -ENOMEM;
-    }
-    return 0;
+    return efs_text_stream_end(out, text);
 }

@@ -302,11 +302,5 @@ errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char *
         files[file].render(daemon, out);
     else
         render_described(daemon, out, files[file].name);
-    bool failed = ferror(out);
-    if (fclose(out) || failed) {
-        free(*text);
-        *text = NULL;
-        return -ENOMEM;
-    }
-    return 0;
+    return efs_text_stream_end(out, text);
 }

@@ -32,7 +32,7 @@ for name, value, words in (("BUDGET", "abc", "EXPERTFS_BUDGET=abc is no size; on
     result = ctl("up", model, "--", "echo", "started", "{}", **{"EXPERTFS_" + name: value})
     check(f"EXPERTFS_{name}={value}: exit 125, the program is not started", result.returncode == 125 and words in result.stderr and
           "started" not in result.stdout, result)
-for peers, key, words in (("bogus", model, "bogus is not HOST:PORT"), ("a:1,b", model, "b is not HOST:PORT"), ("a:1", "", "needs EXPERTFS_PEER_KEY"),
+for peers, key, words in (("bogus", model, "EXPERTFS_PEERS: bogus: not HOST:PORT"), ("a:1,b", model, "EXPERTFS_PEERS: b: not HOST:PORT"), ("a:1", "", "needs EXPERTFS_PEER_KEY"),
                           ("a:1", scratch("no key"), "no key: No such file")):
     result = ctl("up", model, "--", "echo", "started", "{}", EXPERTFS_PEERS=peers, EXPERTFS_PEER_KEY=key)
     check(f"peers {peers!r}, key {key!r}: exit 125, the program is not started", result.returncode == 125 and words in result.stderr and

@@ -41,15 +41,19 @@ static errint_t device_check(struct efs_error *err)
 static errint_t peers_check(struct efs_error *err)
 {
     const char *peers = getenv("EXPERTFS_PEERS"), *key = getenv("EXPERTFS_PEER_KEY");
+    struct efs_error why = {""};
+    errint_t rc = 0;
     if (!peers || !*peers)
         return 0;
-    for (const char *at = peers; *at; at += strspn(at, ",")) {
+    for (const char *at = peers; *at && rc == 0; at += strspn(at, ",")) {
         const size_t bytes = strcspn(at, ",");
-        const char *port = memrchr(at, ':', bytes);
-        if (!port || port == at || strspn(port + 1, "0123456789") != (size_t)(at + bytes - port - 1))
-            return efs_fail(err, -EINVAL, "EXPERTFS_PEERS=%s: %.*s is not HOST:PORT", peers, (int)bytes, at);
+        char *address = strndup(at, bytes);
+        rc = address ? efs_peer_check(address, &why) : efs_fail(&why, -ENOMEM, "no memory");
+        free(address);
         at += bytes;
     }
+    if (rc < 0)
+        return efs_fail(err, rc, "EXPERTFS_PEERS: %s", why.text);
     if (!key || !*key)
         return efs_fail(err, -EINVAL, "EXPERTFS_PEERS needs EXPERTFS_PEER_KEY, the file with their key");
     return access(key, R_OK) < 0 ? efs_fail(err, -errno, "EXPERTFS_PEER_KEY=%s: %s", key, strerror(errno)) : 0;
