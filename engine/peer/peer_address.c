@@ -7,7 +7,6 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -89,7 +88,6 @@ static errint_t connected(int fd, const struct timespec *until)
 
 errint_t efs_peer_connect(const char *address, const struct timespec *until, int *fd, struct efs_error *err)
 {
-    const int one = 1;
     struct addrinfo *all = NULL;
     errint_t rc = find(address, 0, &all, err);
     if (rc < 0)
@@ -100,9 +98,7 @@ errint_t efs_peer_connect(const char *address, const struct timespec *until, int
         rc = *fd < 0 ? -errno : connect(*fd, a->ai_addr, a->ai_addrlen) < 0 ? -errno : 0;
         if (rc == -EINPROGRESS)
             rc = connected(*fd, until);
-        if (rc == 0) /* messages are small, and each is waited for */
-            setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-        else if (*fd >= 0)
+        if (rc < 0 && *fd >= 0)
             close(*fd);
     }
     freeaddrinfo(all);

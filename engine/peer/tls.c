@@ -11,9 +11,12 @@
 #include <ctype.h>
 #include <dlfcn.h>
 #include <gnutls/gnutls.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 /* TLS 1.3 only, and only keys that both ends had before: no certificates. */
@@ -176,11 +179,14 @@ static errint_t tls_begin(struct efs_tls *tls, bool server)
 errint_t efs_tls_new(int fd, bool server, const struct efs_peer_key *key, const struct timespec *until,
                      struct efs_tls **out, struct efs_error *err)
 {
+    const int one = 1;
     *out = NULL;
     errint_t rc = efs_tls_load(err);
     struct efs_tls *tls = rc == 0 ? efs_sys_calloc(1, sizeof(*tls)) : NULL;
     if (!tls)
         return rc < 0 ? rc : efs_fail(err, -ENOMEM, "no memory");
+    /* a message is some records, and is waited for: no record waits until the one before is acknowledged */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     tls->fd = fd;
     tls->key = *key;
     rc = tls_begin(tls, server);
