@@ -28,7 +28,7 @@ struct efs_peer_job {
     struct timespec until;
     /* The answer: 0; -ETIMEDOUT, -EBADMSG, the server's error, or that of the connection. The caller frees answer. */
     errint_t rc;
-    bool refused; /* rc is the server's error: the connection is good */
+    bool refused; /* rc is the server's error: the connection is good. -ENODATA: it has not all of the experts */
     void *answer;
     const uint8_t *held;
     uint32_t layer_experts;

@@ -189,16 +189,16 @@ static void take_answer(struct efs_remote *r, int p)
         }
 }
 
-/* Notes what a peer holds, nothing if it has refused, and how long it took. With lock. */
+/* Notes what a peer holds, nothing after an error, and how long it took. With lock. */
 static void learn(struct efs_remote *r, int p)
 {
     struct efs_peer *peer = &r->peers->peer[p];
     const struct efs_peer_job *job = &r->job[p];
     struct efs_peer_layer *layer = efs_peer_layer(peer, r->head.stack, r->head.layer, true);
     if (layer) {
-        layer->experts = job->rc == 0 ? job->layer_experts : 0;
+        layer->experts = job->rc == 0 || job->rc == -ENODATA ? job->layer_experts : 0;
         layer->known_ns = job->answered_ns;
-        if (job->rc == 0)
+        if (layer->experts)
             memcpy(layer->held, job->held, ((size_t)layer->experts + 7) / 8);
     }
     if (job->rc < 0)
@@ -220,7 +220,7 @@ void efs_remote_receive(struct efs_remote *r)
         efs_peer_wait(peer, job);
         if (job->rc == 0 || job->refused)
             learn(r, p);
-        r->peers->stats.failed += job->rc < 0;
+        r->peers->stats.failed += job->rc < 0 && job->rc != -ENODATA;
         peer->taken = false;
         remote += job->rc == 0 ? r->vectors_of[p] : 0;
         pthread_mutex_unlock(&r->peers->lock);

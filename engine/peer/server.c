@@ -154,7 +154,18 @@ static errint_t send_answer(struct efs_tls *tls, const void *body, size_t bytes)
     return rc < 0 ? rc : efs_tls_send(tls, body, bytes, &until);
 }
 
-/* Answers a request. An error means that the connection ends. */
+static bool are_held(const struct efs_wire_work *work, const uint8_t *held, uint32_t wide)
+{
+    for (uint32_t i = 0; i < work->head.experts; i++) {
+        const uint32_t e = work->expert[i].expert;
+        if (e < wide && !(held[e / 8] >> e % 8 & 1))
+            return false;
+    }
+    return true;
+}
+
+/* Answers a request; one for an expert that would have to be read at once, by what is in memory: the caller reads as
+ * soon. An error means that the connection ends. */
 static errint_t answer(struct efs_peer_server *s, struct efs_tls *tls, const void *body, size_t bytes)
 {
     struct efs_wire_work work;
@@ -169,17 +180,23 @@ static errint_t answer(struct efs_peer_server *s, struct efs_tls *tls, const voi
         return -ENOMEM;
     struct efs_wire_answer a = {work.head.id, 0, wide, work.head.pairs, work.head.rows};
     uint8_t *held = out + sizeof(a);
-    rc = layer ? run(s, &work, (float *)(held + efs_wire_held_bytes(wide))) : -ENOENT;
-    if (rc < 0) {
+    rc = layer ? 0 : -ENOENT;
+    if (layer) {
+        write_held(s, layer, held);
+        rc = are_held(&work, held, wide) ? run(s, &work, (float *)(held + efs_wire_held_bytes(wide))) : -ENODATA;
+    }
+    if (rc == -ENODATA) {
+        a.error = ENODATA;
+        a.pairs = 0;
+        room = efs_wire_answer_bytes(wide, 0, work.head.rows);
+    } else if (rc < 0) {
         a = (struct efs_wire_answer){.id = work.head.id, .error = (uint32_t)-rc};
         room = sizeof(a);
-    } else {
-        write_held(s, layer, held);
     }
     memcpy(out, &a, sizeof(a));
     pthread_mutex_lock(&s->lock);
     s->stats.requests += rc == 0;
-    s->stats.failed += rc < 0;
+    s->stats.failed += rc < 0 && rc != -ENODATA;
     s->stats.vectors += rc == 0 ? work.head.pairs : 0;
     pthread_mutex_unlock(&s->lock);
     rc = send_answer(tls, out, room);

@@ -90,15 +90,17 @@ errint_t efs_wire_take_answer(const void *body, size_t bytes, uint64_t id, uint3
     if (bytes < sizeof(a))
         return -EBADMSG;
     memcpy(&a, body, sizeof(a));
-    if (a.id != id || a.error > 4095 || a.error == EBADMSG || (a.error && bytes != sizeof(a)))
+    if (a.id != id || a.error > 4095 || a.error == EBADMSG)
         return -EBADMSG;
-    if (a.error)
-        return -(errint_t)a.error;
-    if (a.pairs != pairs || a.rows != rows || a.layer_experts > EFS_WIRE_LAYER ||
-        bytes != efs_wire_answer_bytes(a.layer_experts, pairs, rows))
+    if (a.error && a.error != ENODATA)
+        return bytes == sizeof(a) ? -(errint_t)a.error : -EBADMSG;
+    if (a.pairs != (a.error ? 0 : pairs) || a.rows != rows || a.layer_experts > EFS_WIRE_LAYER ||
+        bytes != efs_wire_answer_bytes(a.layer_experts, a.pairs, rows))
         return -EBADMSG;
     *held = (const uint8_t *)body + sizeof(a);
     *layer_experts = a.layer_experts;
+    if (a.error)
+        return -ENODATA;
     *vectors = (const float *)(*held + efs_wire_held_bytes(a.layer_experts));
     return are_finite(*vectors, (size_t)pairs * rows) ? 0 : -EBADMSG;
 }

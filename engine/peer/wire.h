@@ -32,7 +32,7 @@
 #include "expert_key.h"
 #include "expertfs-compute.h"
 
-#define EFS_WIRE_VERSION 2u
+#define EFS_WIRE_VERSION 3u
 #define EFS_WIRE_BYTES (32u << 20) /* most of a body */
 #define EFS_WIRE_EXPERTS 512u      /* most of a request */
 #define EFS_WIRE_TOKENS 4096u
@@ -67,7 +67,7 @@ struct efs_wire_request {
 
 struct efs_wire_answer {
     uint64_t id;
-    uint32_t error; /* an errno; then nothing follows */
+    uint32_t error; /* an errno; then nothing follows, after ENODATA held: an expert of the request is not in memory */
     uint32_t layer_experts, pairs, rows;
     /* then u8 held[(layer_experts + 7) / 8], padded to 4 bytes; f32 [pairs][rows] */
 };
@@ -99,7 +99,8 @@ size_t efs_wire_answer_bytes(uint32_t layer_experts, uint32_t pairs, uint32_t ro
  * tokens, in any order, and each is below tokens. -EBADMSG. */
 errint_t efs_wire_take_request(const void *body, size_t bytes, struct efs_wire_work *work);
 /* Checks an answer to a request of `pairs` vectors of `rows` numbers, and that all of them are finite (a number that
- * is not is computed again by the caller). -EBADMSG; or the server's error. */
+ * is not is computed again by the caller). -EBADMSG; or the server's error: with -ENODATA *held and *layer_experts are
+ * set. */
 errint_t efs_wire_take_answer(const void *body, size_t bytes, uint64_t id, uint32_t pairs, uint32_t rows,
                               const uint8_t **held, uint32_t *layer_experts, const float **vectors);
 

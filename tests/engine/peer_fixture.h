@@ -85,12 +85,30 @@ struct host {
     struct efs_peer_server *server;
 };
 
-static inline struct host serve_peers_of(const struct checkpoint *from, const char *key)
+static inline void load_all(struct host *h)
+{
+    const struct efs_need needs[EXPERTS] = {
+        {.expert = 0, .tokens = 1}, {.expert = 1, .tokens = 1}, {.expert = 2, .tokens = 1}};
+    struct efs_client_request *request;
+    assert_int_equal(efs_client_begin(h->s.client, "", 0, needs, EXPERTS, EFS_FORM_CODED, &request, NULL), 0);
+    assert_int_equal(efs_client_wait(request), 0);
+    efs_client_release(request);
+}
+
+/* With nothing in memory. */
+static inline struct host serve_peers_cold(const struct checkpoint *from, const char *key)
 {
     struct host h = {.s = serve_of(from, EFS_CHOOSE_CASCADE, 1)};
     struct efs_error err = {""};
     if (efs_peer_serve(h.s.client, "127.0.0.1:0", key, 2, &h.server, &err) < 0)
         fail_msg("%s", err.text);
+    return h;
+}
+
+static inline struct host serve_peers_of(const struct checkpoint *from, const char *key)
+{
+    struct host h = serve_peers_cold(from, key);
+    load_all(&h);
     return h;
 }
 
@@ -109,7 +127,7 @@ static inline void host_end(struct host *h)
 
 /* ---- a peer that lies ---- */
 
-enum lie { NOT_FINITE, OTHER_NUMBER, SHORT, LONG, ERROR, LATE, CLOSED, OTHER_KIND, OTHER_ROWS, NO_LIE };
+enum lie { NOT_FINITE, OTHER_NUMBER, SHORT, LONG, ERROR, LATE, CLOSED, OTHER_KIND, OTHER_ROWS, NO_DATA, NO_LIE };
 
 struct liar {
     int listener;
@@ -122,7 +140,9 @@ static inline void lie_about(struct efs_tls *tls, const struct efs_wire_work *wo
     const size_t bytes = efs_wire_answer_bytes(EXPERTS, work->head.pairs, work->head.rows);
     uint8_t *body = calloc(1, bytes);
     const struct efs_wire_answer a = {.id = work->head.id + (lie == OTHER_NUMBER),
-                                      .error = lie == ERROR ? ENOENT : 0,
+                                      .error = lie == ERROR     ? ENOENT
+                                               : lie == NO_DATA ? ENODATA
+                                                                : 0, /* but vectors follow */
                                       .layer_experts = EXPERTS,
                                       .pairs = work->head.pairs,
                                       .rows = work->head.rows - (lie == OTHER_ROWS)};

@@ -62,6 +62,33 @@ TEST(test_same_bits)
     host_end(&h);
 }
 
+/* Experts that the peer would have to read are read here; it says which it has. */
+TEST(test_peer_without_experts)
+{
+    struct host h = serve_peers_cold(&model, key_path);
+    struct caller c = call(efs_peer_server_port(h.server), key_path);
+    wait_ready(&c);
+    prefer_peer(&c, 100);
+    same_bits(&c, EFS_ACTIVATION_F32, 2);
+    assert_int_equal(stats_of(&c).remote + stats_of(&c).failed, 0);
+    assert_int_equal(stats_of(&c).local, pairs_of(2));
+    assert_int_equal(stats_of(&c).ready, 1);
+    assert_int_equal(served_by(&h).requests + served_by(&h).failed + served_by(&h).bad, 0);
+    const struct efs_peer_layer *layer = efs_peer_layer(&c.peers->peer[0], "", 0, false);
+    assert_non_null(layer);
+    assert_int_equal(layer->experts, EXPERTS);
+    assert_int_equal(layer->held[0], 0);
+    serve_end(&c.s);
+    load_all(&h);
+    c = call(efs_peer_server_port(h.server), key_path);
+    wait_ready(&c);
+    prefer_peer(&c, 100);
+    same_bits(&c, EFS_ACTIVATION_F32, 2);
+    assert_int_equal(stats_of(&c).remote, pairs_of(2));
+    serve_end(&c.s);
+    host_end(&h);
+}
+
 /* What names of tensors do not say reaches the peer: its errors are the caller's own. */
 TEST(test_activation)
 {

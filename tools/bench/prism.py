@@ -31,7 +31,6 @@ from servers import Servers
 SHAPE = ("-F", "qwen3-moe", "-d", "1024", "-i", "1344", "-e", "32", "--experts-per-token", "4", "--vocab", "512")
 LAYERS, EXPERTS, CHOSEN = 4, 32, 4
 RULES = ("uniform", "eplb", "prism", "ours")
-SPARE = 2  # experts that fit besides those that are pinned
 ALLOWANCE = 256 << 20  # of a cgroup above the budget: the runtime in Python, expertpeer
 
 
@@ -156,7 +155,8 @@ class Bench:
     @contextlib.contextmanager
     def started(self, placement):
         """Servers that hold a placement, as peers of each other."""
-        budget = (self.slots + SPARE) * self.expert_bytes + (self.options.fixed << 20)
+        spare = self.options.prompt * CHOSEN  # a mixture's experts fit besides those that are pinned
+        budget = (self.slots + spare) * self.expert_bytes + (self.options.fixed << 20)
         environment = {**os.environ, **self.web, "LD_LIBRARY_PATH": tool("")}
         found = []
         try:
@@ -165,7 +165,7 @@ class Bench:
                 found.append(Server(self.web["URL"], self.servers.path(f"mnt{self.number}"), self.enter, environment, budget, self.key))
             for server, held in zip(found, placement):
                 experts = [(int(layer), int(expert)) for layer, expert in np.argwhere(held)]
-                if (there := server.hold(experts, SPARE * self.expert_bytes)) < len(experts):
+                if (there := server.hold(experts, spare * self.expert_bytes)) < len(experts):
                     raise RuntimeError(f"only {there} of {len(experts)} experts fit: a larger --fixed is needed")
             ports = [server.serve() for server in found]
             for number, server in enumerate(found):
