@@ -109,7 +109,9 @@ class Server:
         """Pins these experts, reads them, and leaves memory for spare_bytes more. Returns how many are in memory."""
         for layer, expert in experts:
             os.setxattr(self.expert(layer, expert), "user.expertfs.pin", b"C")
+        begin = time.monotonic()
         self.ask("load", experts)
+        self.read_s = (time.monotonic() - begin) / len(experts)
         there = sum(os.getxattr(self.expert(*one), "user.expertfs.state") in (b"C", b"F") for one in experts)
         with open(os.path.join(self.mount, ".expertfs/stat")) as file:
             stat = fields(file.read())
@@ -177,7 +179,7 @@ class Bench:
 
     def calibrate(self, simulator):
         """Measures the simulator's times: layer_s and expert_s by mixtures of 1 and CHOSEN experts here, expert_token_s by 16 tokens,
-        latency_s by a remote expert."""
+        latency_s by a remote expert; and (seconds of a remote expert, of reading and running it)."""
         placement = simulator.place("eplb")
         with self.started(placement) as servers:
             first = servers[0]
@@ -194,6 +196,7 @@ class Bench:
         times["layer_s"] = max(0, one - expert)
         times["latency_s"] = max(0, (remote - one) / 2 - message_s)
         print("measured, us: " + ", ".join(f"{name[:-2]} {value * 1e6:.0f}" for name, value in times.items() if name.endswith("_s")), flush=True)
+        return remote, first.read_s
 
     def serve(self, servers, planned=False):
         """(seconds of all requests, share of remote calls, failed requests to peers)"""
@@ -230,20 +233,22 @@ def main():
         bench = Bench(options, servers, tasks)
         times = {name: 0.0 for name in ("layer_s", "layer_token_s", "expert_s", "expert_token_s", "latency_s")}
         simulator = Simulator(tasks, bench.slots, {**times, "bytes_per_second": options.mbps * 125e3, "token_bytes": 4 * 1024})
-        bench.calibrate(simulator)
+        remote_s, read_s = bench.calibrate(simulator)
         placements = {rule: simulator.ours() if rule == "ours" else simulator.place(rule) for rule in RULES}
         found = {rule: [] for rule in RULES}
         for turn in range(options.rounds):
             for rule in list(RULES)[::-1 if turn % 2 else 1]:
                 found[rule].append(bench.served(placements[rule]))
-        report(bench, found, {rule: simulator.run(placement, False) for rule, placement in placements.items()})
+        report(bench, found, remote_s / read_s, {rule: simulator.run(placement, False) for rule, placement in placements.items()})
 
 
-def report(bench, found, simulated):
-    rows = Rows("prism", row="prism", input=bench.input, limit=f"{bench.options.memory}%")
+def report(bench, found, product_ratio, simulated):
+    rows = Rows("prism", row="prism", input=bench.input, limit=f"{bench.options.memory}%, {bench.options.mbps} Mbit/s")
     latency = {rule: [statistics.mean(seconds) for seconds, _, _ in runs] for rule, runs in found.items()}
     share = {rule: [remote for _, remote, _ in runs] for rule, runs in found.items()}
     print(f"{bench.input}; {bench.options.memory} % at each of {len(bench.tasks)} servers, {bench.options.mbps} Mbit/s")
+    print(f"an expert by a peer / reading it and running it: {product_ratio:.3f}", flush=True)
+    rows.values([product_ratio], ours="peer", what="product over reading", unit="ratio")
     for rule in RULES:
         rows.values(latency[rule], ours=rule, what="latency", unit="s")
         rows.values(share[rule], ours=rule, what="remote calls", unit="share")
