@@ -3,6 +3,9 @@
 passed, 77 skipped (its last line is the reason), any other failed. After TEST_TIMEOUT seconds (900) a script gets
 SIGTERM, for which it cleans up.
 
+Run as root, each script has its mount namespace: expertctl reads and lists all mounts that it sees, and a mount that it reads
+is busy.
+
 The slowest scripts of the last run start first, so that none of them runs alone at the end. Scripts in ALONE measure
 the whole machine (its memory, its disk) and run in a second pass, one at a time: -m alone, -m "not alone".
 
@@ -22,6 +25,9 @@ SECONDS = os.path.join(BUILD, "tests", "seconds.json")
 ALONE = (
     "test_expertctl.py",  # expertctl ls sees the mounts of other tests
     "test_budget_limit.py", "test_profile.py")  # they measure memory and rates
+OWN_MOUNTS = ["unshare", "-m", "--propagation", "private"]
+if os.geteuid() or subprocess.run([*OWN_MOUNTS, "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+    OWN_MOUNTS = []
 # The order of a first run, without measured times.
 SLOW = ("test_neon.sh", "test_clients.py", "test_replay_live.py", "test_runmoe.py", "test_ggml.py", "test_pages_after_close.py",
         "test_install.sh", "test_guide.py", "test_soak.py", "test_readers.py")
@@ -41,7 +47,7 @@ def interruptible():
 class Script(pytest.Item):
     def runtest(self):
         command = [PYTHON, str(self.path)] if self.path.suffix == ".py" else [str(self.path)]
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        process = subprocess.Popen([*OWN_MOUNTS, *command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True, errors="replace",
                                    preexec_fn=interruptible)
         try:
@@ -49,7 +55,7 @@ class Script(pytest.Item):
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGTERM)
             try:
-                output, _ = process.communicate(timeout=30)
+                output, _ = process.communicate(timeout=120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 output, _ = process.communicate()
