@@ -132,8 +132,8 @@ mkdir "$dir/large"
 truncate -s 4G "$dir/large/zeros.bin"
 "$mkexpertfs" -q --any --codec lz4 "$dir/large" "$dir/large.efs" || complain "4 GiB of zeros: exit $?"
 interrupted() { # COMMAND...: SIGINT after shorter and shorter times, until it arrives before the end of the work
-    for delay in 0.1 0.07 0.05 0.03 0.02 0.015 0.01; do
-        timeout --preserve-status -s INT $delay "$expertctl" "$@" 2>/dev/null
+    for delay in 0.1 0.05 0.03 0.02 0.01 0 0 0 0 0; do
+        signalled INT $delay "$expertctl" "$@" 2>/dev/null
         status=$?
         [ $status != 0 ] && break
         rm -rf "$dir/zeros"
@@ -145,7 +145,7 @@ interrupted unpack -q -t 1 "$dir/large.efs" "$dir/zeros"
 [ ! -e "$dir/zeros" ] || complain "interrupted unpack left $(find "$dir/zeros")"
 mkdir "$dir/state"
 "$mkexpertfs" -q "$dir/model" "$dir/measured.efs" || complain "packing again: exit $?"
-EXPERTFS_STATE=$dir/state timeout --preserve-status -s INT 1 "$expertctl" profile --seconds 60 "$dir/measured.efs" >"$dir/out" 2>"$dir/err"
+EXPERTFS_STATE=$dir/state signalled INT 0.5 "$expertctl" profile --seconds 60 "$dir/measured.efs" >"$dir/out" 2>"$dir/err"
 [ $? = 130 ] && [ "$(cat "$dir/err")" = "expertctl: interrupted" ] || complain "interrupted profile: $(cat "$dir/err")"
 [ ! -s "$dir/out" ] && [ -z "$(ls -A "$dir/state")" ] || complain "interrupted profile left $(ls -A "$dir/state")"
 

@@ -210,7 +210,7 @@ fails 1 "$dir/dense" "$dir/stores/x.efs"
 mkdir "$dir/large" "$dir/into"
 truncate -s 64G "$dir/large/zeros.bin" # holes: no disk space, but seconds of work
 for signal in INT TERM HUP; do
-    timeout --preserve-status -s $signal 0.4 "$mkexpertfs" -q --any "$dir/large" "$dir/into/x.efs" 2>"$dir/err"
+    signalled $signal 0.2 "$mkexpertfs" -q --any "$dir/large" "$dir/into/x.efs" 2>"$dir/err"
     status=$?
     [ $status = 130 ] || complain "SIG$signal: exit $status"
     grep -q interrupted "$dir/err" || complain "SIG$signal: $(cat "$dir/err")"
