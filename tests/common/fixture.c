@@ -2,6 +2,7 @@
 /* fixture.c - see fixture.h. */
 #include "fixture.h"
 #include "expertfs-compute.h"
+#include "patience.h"
 #include "random.h"
 #include "sync_calls.h"
 
@@ -22,7 +23,7 @@
 
 #include <cmocka.h>
 
-#define PLAN_TRIES 5000
+#define PLAN_TRIES (500 * PATIENCE_SECONDS)
 
 uint64_t fixture_random(uint64_t *state)
 {

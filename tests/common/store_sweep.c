@@ -7,6 +7,7 @@
 #include "expertfs-pack.h"
 #include "expertfs-compute.h"
 #include "expertfs-private.h"
+#include "patience.h"
 #include "sync_calls.h"
 
 #include <errno.h>
@@ -25,7 +26,6 @@
 #define TOKENS 3
 #define ITEMS 64        /* results of reading one store, at most */
 #define ROOM (4u << 20) /* largest read, bytes */
-#define CASE_SECONDS 60 /* time limit of a case */
 
 /* Results of reading a store: for each item an error, or the checksum of the bytes. */
 struct item {
@@ -281,7 +281,7 @@ enum sweep_outcome sweep_try(size_t bytes, bool forged, bool strict)
     unsigned errors = 0, wrong = 0;
     taken++;
     tried++;
-    alarm(CASE_SECONDS);
+    alarm(PATIENCE_SECONDS);
     sweep_write(sweep.model.store, sweep.copy, bytes);
     errint_t rc = efs_open(sweep.model.store, &serving, &fs, &err);
     if (rc < 0) {

@@ -19,8 +19,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
+
+#include "patience.h"
 
 /* true under ASan and TSan: slow tests do less, and no test forks while threads run, because the child may inherit a
  * sanitizer's lock in the locked state (gcc 12). The tests that fork run in the programs in SHIPPED of the Makefile. */
@@ -29,6 +32,13 @@
 #else
 #define SANITIZED false
 #endif
+
+/* Waits until the condition is true. */
+#define WAIT_FOR(condition)                                                                                            \
+    for (unsigned tries = 0; !(condition); tries++) {                                                                  \
+        assert_true(tries < 200 * PATIENCE_SECONDS);                                                                   \
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);                                                       \
+    }
 
 #define TEST_MAX 64
 

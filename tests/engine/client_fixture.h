@@ -118,7 +118,7 @@ static inline void *request_thread(void *arg)
             check_tensors(r, 1, layer, needs[1].expert);
             break;
         default:
-            while (efs_client_wait_any(r, 10000, &index, &status) == 1) {
+            while (efs_client_wait_any(r, PATIENCE_MS, &index, &status) == 1) {
                 assert_int_equal(status, 0);
                 check_tensors(r, index, layer, needs[index].expert);
                 if (rand_r(&seed) % 2)

@@ -15,6 +15,7 @@
 
 #include "driver.h"
 #include "gpu_fixture.h"
+#include "patience.h"
 
 #define MIB (1ull << 20)
 
@@ -159,7 +160,7 @@ bool gpu_wait_check(struct efs_client_request *request, uint32_t layer, uint32_t
     bool failed = false;
     uint32_t index;
     errint_t status;
-    while (efs_client_wait_any(request, 60000, &index, &status) == 1) {
+    while (efs_client_wait_any(request, PATIENCE_MS, &index, &status) == 1) {
         assert_true(status == 0 || status == -EIO || status == -ENOMEM);
         failed |= status < 0;
         if (status == 0)

@@ -532,7 +532,7 @@ static void hold_all_within(int what, rlim_t most, const char *path)
 {
     pid_t child = fork();
     if (child == 0) {
-        alarm(60);
+        alarm(PATIENCE_SECONDS);
         close_range(3, ~0u, 0);
         limit_to(what, most);
         int line = hold_all(path);

@@ -109,7 +109,7 @@ static int in_child(struct efs_client *client, struct efs_client_request *r)
  * of the parent may have had a descriptor open at the fork, so the caller retries. */
 static void child_ends(struct efs_client *client, struct efs_client_request *r, unsigned fds)
 {
-    alarm(60); /* without a handler: SIGALRM kills a child that blocks */
+    alarm(PATIENCE_SECONDS); /* without a handler: SIGALRM kills a child that blocks */
     int line = in_child(client, r);
     if (!line && fds && fixture_open_fds() != fds)
         _exit(OTHER_FILES);

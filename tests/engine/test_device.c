@@ -305,7 +305,7 @@ TEST(experts_under_pressure)
         struct efs_client_request *request = request_new(client, layer, first, count);
         uint32_t index;
         errint_t status;
-        while (efs_client_wait_any(request, 60000, &index, &status) == 1) {
+        while (efs_client_wait_any(request, PATIENCE_MS, &index, &status) == 1) {
             assert_int_equal(status, 0);
             expert_check(client, request, index, layer, first + index);
             assert_int_equal(efs_client_drop_after(request, index, stream), 0);

@@ -223,8 +223,8 @@ static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint3
         return false;
     struct pollfd event = {.fd = count % 2 ? efs_client_event(r) : -1,
                            .events = POLLIN}; /* odd counts wait with poll() */
-    while (wait && good && (event.fd < 0 || poll(&event, 1, 60000) == 1) &&
-           efs_client_wait_any(r, event.fd < 0 ? 60000 : 0, &index, &status) == 1 && status == 0) {
+    while (wait && good && (event.fd < 0 || poll(&event, 1, PATIENCE_MS) == 1) &&
+           efs_client_wait_any(r, event.fd < 0 ? PATIENCE_MS : 0, &index, &status) == 1 && status == 0) {
         uint32_t number = layer * EXPERTS + needs[index].expert;
         size_t at = mount.file_bytes[number];
         good = efs_client_tensors(r, index, &tensors, &tensor_count) == 0 && tensor_count == 3;

@@ -300,7 +300,7 @@ static uint32_t ask(struct efs_client *client, uint32_t first, uint32_t count, e
     *status = efs_client_begin(client, "", 0, needs, count, form, &r, &err);
     if (*status < 0)
         return 0;
-    while (efs_client_wait_any(r, 60000, &index, &rc) == 1) {
+    while (efs_client_wait_any(r, PATIENCE_MS, &index, &rc) == 1) {
         told++;
         if (rc < 0) {
             *status = rc;
@@ -490,7 +490,7 @@ TEST(test_fits_again)
     assert_int_equal(efs_client_wait(r), -EDEADLK);
     uint32_t index;
     errint_t status;
-    assert_int_equal(efs_client_wait_any(r, 60000, &index, &status), 1);
+    assert_int_equal(efs_client_wait_any(r, PATIENCE_MS, &index, &status), 1);
     efs_client_drop(r, index);
     assert_int_equal(efs_client_wait(r), 0);
     efs_client_release(r);

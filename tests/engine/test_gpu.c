@@ -41,7 +41,7 @@ static void both(struct efs_client *client)
     assert_int_equal(efs_client_event(request), fd);
     struct pollfd p = {.fd = fd, .events = POLLIN};
     for (; told < 3; told++) {
-        assert_int_equal(poll(&p, 1, 60000), 1);
+        assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
         assert_int_equal(efs_client_wait_any(request, 0, &index, &status), 1);
         assert_int_equal(status, 0);
         gpu_check(request, index, 1, 2 + index);
@@ -91,7 +91,7 @@ TEST_WITH(registered_memory, NULL, gpu_test_teardown)
     for (unsigned round = 0; round < 4; round++) {
         if (efs_set(fs, "budget", round % 2 ? "128M" : "24M", NULL, &err) < 0)
             fail_msg("%s", err.text);
-        for (unsigned waited = 0; waited < 3000; waited++) {
+        for (unsigned waited = 0; waited < 100 * PATIENCE_SECONDS; waited++) {
             efs_stats(fs, &stats);
             if (gpu_fake.registered() <= stats.chunk_pool_bytes &&
                 stats.chunk_pool_bytes <= (round % 2 ? 128 : 24) * MIB)
@@ -190,7 +190,7 @@ TEST_WITH(enomem_while_pinned, NULL, gpu_test_teardown)
     held = gpu_request_wait(client, 0, 0, 6);
     assert_int_equal(gpu_request(client, 1, 0, 5, &more), 0);
     for (unsigned i = 0; i < 5; i++) {
-        assert_int_equal(efs_client_wait_any(more, 60000, &index, &status), 1);
+        assert_int_equal(efs_client_wait_any(more, PATIENCE_MS, &index, &status), 1);
         assert_true(status == 0 || status == -ENOMEM);
         here += status == 0;
     }
@@ -316,7 +316,7 @@ TEST_WITH(damaged_chunks, NULL, gpu_test_teardown)
     gpu_fake.damage(1);
     assert_int_equal(gpu_request(client, 0, 0, 3, &request), 0);
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(efs_client_wait_any(request, 60000, &index, &status), 1);
+        assert_int_equal(efs_client_wait_any(request, PATIENCE_MS, &index, &status), 1);
         assert_true(status == 0 || status == -EUCLEAN);
         bad += status < 0;
         if (status == 0)
@@ -379,7 +379,7 @@ static void *use(void *arg)
         errint_t status;
         assert_int_equal(gpu_request(u->client, layer, first, 3, &request), 0);
         for (unsigned i = 0; i < 3 && fixture_random(&u->random) % 8; i++) {
-            assert_int_equal(efs_client_wait_any(request, 60000, &index, &status), 1);
+            assert_int_equal(efs_client_wait_any(request, PATIENCE_MS, &index, &status), 1);
             assert_true(status == 0 || status == -ENOMEM);
             u->served += status == 0;
             u->without_room += status < 0;
@@ -430,7 +430,7 @@ TEST_WITH(forked, NULL, gpu_test_teardown)
     pid_t child = fork();
     if (child == 0) {
         unsigned left = gpu_fake.left();
-        alarm(60);
+        alarm(PATIENCE_SECONDS);
         bool refused = efs_client_begin(client, "", 0, &need, 1, EFS_FORM_DEVICE, &other, NULL) == -ECHILD &&
                        efs_client_wait_any(request, -1, &index, &status) == -ECHILD &&
                        efs_client_wait(request) == -ECHILD && efs_client_event(request) == -ECHILD &&

@@ -101,7 +101,7 @@ static void offer(struct efs_local *l, uint64_t page, unsigned count, bool wait)
 {
     struct iovec buffer = {.iov_base = source + page * PAGE, .iov_len = (size_t)count * PAGE};
     bool there = false;
-    for (unsigned tries = 0; !there && tries < 30000; tries++) {
+    for (unsigned tries = 0; !there && tries < PATIENCE_MS; tries++) {
         if (tries % 100 == 0)
             efs_local_offer(l, PAGE + page * PAGE, &buffer, 1, buffer.iov_len);
         if (!wait)
@@ -302,7 +302,7 @@ TEST(a_smaller_size_drops_at_the_next_start)
         assert_int_equal(try_open("one", SMALLEST, &l, &err), 0);
         efs_local_mark(l, PAGE, (uint64_t)stays * EFS_LOCAL_BLOCK, EFS_LOCAL_STAYS);
         assert_int_equal(efs_local_start(l), 0);
-        for (unsigned tries = 0; tries < 30000 && efs_local_bytes(l) > SMALLEST; tries++)
+        for (unsigned tries = 0; tries < PATIENCE_MS && efs_local_bytes(l) > SMALLEST; tries++)
             usleep(1000);
         assert_in_range(efs_local_bytes(l), 30 * EFS_LOCAL_BLOCK, SMALLEST);
         efs_local_close(l, false);

@@ -66,7 +66,7 @@ TEST(a_filled_copy_is_the_store)
     snprintf(folder, sizeof(folder), "%s/filled", model.directory);
     struct efs *fs = open_with(folder);
     efs_store_info(efs_get_store(fs), &info);
-    for (unsigned i = 0; i < 3000 && stats.local_held_bytes == 0; i++, usleep(10000))
+    for (unsigned i = 0; i < 100 * PATIENCE_SECONDS && stats.local_held_bytes == 0; i++, usleep(10000))
         efs_stats(fs, &stats);
     assert_true(stats.local_held_bytes > 0 && stats.local_held_bytes < info.store_bytes); /* the tables */
     assert_int_equal(efs_set(fs, "local_fill", "on", NULL, NULL), 0);

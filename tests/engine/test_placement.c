@@ -242,18 +242,6 @@ static uint64_t value_of(struct efs *fs, const char *name)
     return value;
 }
 
-static void pause_shortly(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-}
-
-/* The looks of the plan thread are a second apart; a busy machine may take a minute. */
-#define WAIT_FOR(condition)                                                                                            \
-    for (unsigned tries = 0; !(condition); tries++) {                                                                  \
-        assert_true(tries < 12000);                                                                                    \
-        pause_shortly();                                                                                               \
-    }
-
 static bool is_held(struct efs *fs, uint32_t expert)
 {
     return fixture_expert_info(fs, expert).state == 'C';

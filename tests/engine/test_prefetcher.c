@@ -21,7 +21,7 @@
 #define EXPERTS 16u
 #define ALL (LAYERS * EXPERTS)
 #define MIB (1ull << 20)
-#define TRIES 5000
+#define TRIES PATIENCE_MS
 #define CALM 20 /* samples without a change */
 
 static struct fixture model;
@@ -181,10 +181,9 @@ TEST(a_prefetch_is_not_a_use)
     char *trace = trace_of(fs, &bytes);
     assert_true(bytes > 0);
     assert_int_equal(hint(client, 1, guessed, 2), 0);
+    WAIT_FOR(info_of(fs, EXPERTS + 7).state == 'C' && info_of(fs, EXPERTS + 8).state == 'C');
     struct efs_stats s = when_calm(fs);
     assert_true(s.disk_reads > before.stats.disk_reads);
-    assert_int_equal(info_of(fs, EXPERTS + 7).state, 'C');
-    assert_int_equal(info_of(fs, EXPERTS + 8).state, 'C');
     check_uncounted(fs, &before);
     char *after = trace_of(fs, &bytes_after);
     assert_int_equal(bytes_after, bytes);
@@ -229,11 +228,11 @@ TEST(nothing_kept_goes)
         kept += before.info[e].kept == 'C' && before.info[e].state == 'C';
     assert_true(kept > 8);
     assert_int_equal(hint(client, 2, all, EXPERTS), 0);
+    WAIT_FOR(stats_of(fs).guessed_extents > 0 && told(fs, "held_bytes", 0) > 0);
     struct efs_stats s = when_calm(fs);
     for (uint32_t e = 0; e < ALL; e++)
         if (before.info[e].kept == 'C' && before.info[e].state == 'C')
             assert_int_equal(info_of(fs, e).state, 'C');
-    assert_true(s.guessed_extents > 0);
     assert_true(told(fs, "held_bytes", 0) > 0);
     assert_true(told(fs, "held_bytes", 0) <= told(fs, "share_bytes", 0));
     assert_true(s.fixed_bytes + s.chunk_pool_bytes <= fixed + 67 * MIB);
@@ -254,8 +253,8 @@ TEST(it_waits_for_its_layer)
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         ask_for(fs, layer, some, 10);
     assert_int_equal(hint(client, 2, guessed, 1), 0);
+    WAIT_FOR(info_of(fs, 2 * EXPERTS + 15).state == 'C');
     struct efs_stats before = when_calm(fs);
-    assert_int_equal(info_of(fs, 2 * EXPERTS + 15).state, 'C');
     ask_for(fs, 0, some, 10);
     ask_for(fs, 1, some, 10);
     struct efs_stats after = when_calm(fs);
@@ -275,8 +274,8 @@ TEST(what_came_in_vain_goes_first)
     struct efs_client *client = client_of(fs);
     ask_for(fs, 0, other, 1);
     assert_int_equal(hint(client, 1, guessed, 1), 0);
+    WAIT_FOR(told(fs, "held_bytes", 0) > 0);
     when_calm(fs);
-    assert_true(told(fs, "held_bytes", 0) > 0);
     ask_for(fs, 1, other, 1);
     assert_true(told(fs, "held_bytes", 0) == 0);
     assert_true(told(fs, "hints", 10) == 1); /* wasted */
@@ -306,8 +305,8 @@ TEST(what_nobody_comes_for_goes)
         assert_int_equal(observe(client, 0, 0, other, 1), 0);
         assert_int_equal(observe(client, 5, 0, other, 1), 0);
         assert_int_equal(hint(client, 1, guessed, 1), 0);
+        WAIT_FOR(is_prefetched(fs, EXPERTS + 9));
         when_calm(fs);
-        assert_true(is_prefetched(fs, EXPERTS + 9));
         assert_int_equal(observe(client, 0, 1, guessed, 1), 0);
         assert_int_equal(observe(client, 5, 1, other, 1), 0);
         assert_int_equal(observe(client, 0, 2, other, 1), 0);
@@ -338,8 +337,8 @@ TEST(requests_teach)
             ask_for(fs, layer, (uint32_t[]){a, b}, 2);
             pause_shortly();
         }
+    WAIT_FOR(told(fs, "observed", 0) == 60 * LAYERS);
     when_calm(fs);
-    assert_true(told(fs, "observed", 0) == 60 * LAYERS);
     assert_true(told(fs, "chosen", 0) == 2);
     assert_true(told(fs, "1", 1) > 0);   /* layers */
     assert_true(told(fs, "1", 3) > 0.5); /* recall at 2K */

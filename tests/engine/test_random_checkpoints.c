@@ -20,7 +20,6 @@
 #include "sync_calls.h"
 
 #define CASES 80u
-#define HANG_SECONDS 60
 #define STEPS 40u
 #define HELD 4u
 #define NEEDS 8u
@@ -684,7 +683,7 @@ static int tell_failed(void **state)
 static void run_store_in_time(uint64_t seed)
 {
     seed_at = seed;
-    alarm(HANG_SECONDS);
+    alarm(PATIENCE_SECONDS);
     run_store(seed);
     alarm(0);
 }

@@ -69,7 +69,7 @@ static void take_one(struct efs_client_request *r)
 {
     uint32_t index;
     errint_t status;
-    assert_int_equal(efs_client_wait_any(r, 60000, &index, &status), 1);
+    assert_int_equal(efs_client_wait_any(r, PATIENCE_MS, &index, &status), 1);
     assert_int_equal(status, 0);
 }
 

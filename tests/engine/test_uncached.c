@@ -251,13 +251,13 @@ static bool crowd_goes_on(const struct crowd *c)
 static void *crowd_read(void *arg)
 {
     struct crowd *c = arg;
-    while (crowd_goes_on(c)) {
+    do {
         uint32_t e = (uint32_t)(fixture_random(&c->seed) % (LAYERS * EXPERTS));
         uint64_t at = fixture_random(&c->seed) % (bytes[e] - 1);
         size_t n = fixture_random(&c->seed) % (4u << 20) + 1;
         check_read(c->fs, e, at, n < bytes[e] - at ? n : bytes[e] - at);
         atomic_fetch_add(c->done, 1);
-    }
+    } while (crowd_goes_on(c));
     return NULL;
 }
 

@@ -304,7 +304,7 @@ TEST_WITH(test_mapped, NULL, reset)
     map = map_and_close(efs_lease_fd(lease));
     efs_lease_release(lease);
     munmap(map, 4096);
-    for (unsigned tries = 0; tries < 5000 && leased(fs); tries++) /* the plan thread looks, too */
+    for (unsigned tries = 0; tries < 500 * PATIENCE_SECONDS && leased(fs); tries++) /* the plan thread looks, too */
         usleep(2000);
     assert_int_equal(leased(fs), 0);
     assert_int_equal(lease_wait(fs, file, &lease), 0);

@@ -269,7 +269,7 @@ static errint_t warm_once(struct efs_error *err)
     struct efs_stats s = {0};
     errint_t rc = efs_open(model.store, &options, &served, err);
     /* a plan that failed does not appear; warming starts shortly after the plan is counted */
-    for (unsigned tries = 0; rc == 0 && tries < (fault_triggered() ? 200 : 5000) &&
+    for (unsigned tries = 0; rc == 0 && tries < (fault_triggered() ? 200 : PATIENCE_MS) &&
                              (s.plans == 0 || s.inflight || (s.warmed_extents == 0 && !fault_triggered()));
          tries++) {
         efs_stats(served, &s);

@@ -151,7 +151,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t told = 0; told < count; told++) {
         uint32_t index = count;
         errint_t status = 1;
-        CHECK(efs_client_wait_any(request, 30000, &index, &status) == 1);
+        CHECK(efs_client_wait_any(request, 240000, &index, &status) == 1);
         CHECK(index < count && status <= 0);
         if (status == 0)
             CHECK(touch(request, index) != UINT64_MAX); /* always true; keeps the reads */

@@ -23,7 +23,7 @@
 #include <time.h>
 
 #define PACKETS_MOST 64u
-#define GONE_SECONDS 30
+#define GONE_SECONDS 240
 
 static char scratch[] = "/tmp/expertfs-fuzz-XXXXXX";
 static struct efsd *daemon_;

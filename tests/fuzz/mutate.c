@@ -13,7 +13,7 @@
 
 #define MUTATE_CORPUS_MOST 200
 #define MUTATE_BYTES (1u << 20) /* maximum size of an input */
-#define MUTATE_SECONDS 60       /* time limit of a case */
+#define MUTATE_SECONDS 240      /* time limit of a case */
 
 /* Number of cases in `make test`: about 10 seconds for each program under ASan. */
 static const struct {
