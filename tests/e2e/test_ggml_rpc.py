@@ -26,13 +26,16 @@ class Server:
     """A server; its device is RPC0."""
 
     def __init__(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.process = subprocess.Popen([PYTHON, SERVER, library(), str(self.port)], stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.DEVNULL)
         atexit.register(self.stop)
-        check("the server runs", wait_until(self.answers, 60) and self.process.poll() is None)
+        for _ in range(5):  # the port may be another program's before the server has it
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = free.getsockname()[1]
+            self.process = subprocess.Popen([PYTHON, SERVER, library(), str(self.port)], stdout=subprocess.DEVNULL,
+                                            stderr=subprocess.DEVNULL)
+            if wait_until(self.answers) and self.process.poll() is None:
+                return
+        check("the server runs", False, self.process.poll())
 
     def answers(self):
         with socket.socket() as probe:
@@ -100,7 +103,7 @@ def adapters(server, model):
     begun = any(line == "begun\n" for line in iter(running.stdout.readline, ""))
     server.stop()
     try:
-        text, _ = running.communicate("\n", timeout=120)
+        text, _ = running.communicate("\n", timeout=PATIENCE)
         check("the server is lost: ggml ends the program, with a message", begun and running.returncode != 0 and "RPC server" in text,
               text[-1500:])
     except subprocess.TimeoutExpired:

@@ -35,22 +35,26 @@ if exporter:
     os.mkdir(folder)
     for number, mount in enumerate(mounts):
         os.symlink(mount / ".expertfs/metrics", f"{folder}/{number}.prom")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with open(scratch("exporter.log"), "w") as log:
-        process = subprocess.Popen([exporter, "--collector.disable-defaults", "--collector.textfile",
-                                    f"--collector.textfile.directory={folder}", f"--web.listen-address={address}"], stderr=log)
 
     def scraped():
         try:
-            return urllib.request.urlopen(f"http://{address}/metrics", timeout=30).read().decode()
+            return urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE).read().decode()
         except OSError:
             return ""
-    wait_until(lambda: scraped() or process.poll() is not None)
-    text = scraped()
-    process.kill()
-    process.wait()
+    text = ""
+    for _ in range(5):  # the port may be another program's before the exporter has it
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        with open(scratch("exporter.log"), "w") as log:
+            process = subprocess.Popen([exporter, "--collector.disable-defaults", "--collector.textfile",
+                                        f"--collector.textfile.directory={folder}", f"--web.listen-address={address}"], stderr=log)
+        wait_until(lambda: scraped() or process.poll() is not None)
+        text = scraped()
+        process.kill()
+        process.wait()
+        if text:
+            break
     check("no error", "node_textfile_scrape_error 0" in text, open(scratch("exporter.log")).read())
     for mount in mounts:
         lines = [line for line in mount.control("metrics").splitlines() if line.startswith("expertfs_")]
@@ -89,7 +93,7 @@ for number in range(3):
             break
 check("what is added, each line once", seen == mount.control("log").splitlines(True)[:len(seen)], (seen, mount.control("log")))
 follower.send_signal(signal.SIGINT)
-rest = follower.communicate(timeout=60)
+rest = follower.communicate(timeout=PATIENCE)
 check("SIGINT ends it with 0", follower.returncode == 0 and not rest[1], (follower.returncode, rest))
 result = run(expertctl, "log", "-f", "--json", mount.path)
 check("not with --json", result.returncode == 2 and "--json goes without --follow" in result.stderr, result)
@@ -97,6 +101,6 @@ follower = subprocess.Popen([expertctl, "log", "-f", mount.path], stdout=subproc
 follower.stdout.readline()
 for mount in mounts:
     mount.stop()
-said = follower.communicate(timeout=60)
+said = follower.communicate(timeout=PATIENCE)
 check("the end of the mount is said", follower.returncode == 0 and said[1], said)
 done()
