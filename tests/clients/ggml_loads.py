@@ -19,7 +19,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 libc.posix_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-MAP_FIXED_NOREPLACE, MADV_WILLNEED, DEADLINE_S = 0x100000, 3, 60
+MAP_FIXED_NOREPLACE, MADV_WILLNEED, DEADLINE_S = 0x100000, 3, 200
 
 
 def load(path, during=None):

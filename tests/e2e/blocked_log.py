@@ -35,7 +35,7 @@ def ends(what, path, pid, *command):
     """Checks that the command ends; otherwise kills the daemon, so that the test can end."""
     process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        printed, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         check(what, False, "it hangs")
         os.kill(pid, signal.SIGKILL)

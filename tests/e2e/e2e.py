@@ -30,6 +30,9 @@ FAULTS = "tests/expertfs/expertfs-faults"
 SANITIZED = bool(re.search("address|thread", os.path.basename(BUILD)))
 # Libraries for other projects' programs, which have no sanitizer: from the build without one
 PLAIN = os.path.join(ROOT, "build") if SANITIZED else BUILD
+# Seconds until a wait for what must happen fails. It ends at once when that happens; a sanitizer on a slow, busy processor may
+# need 20 times as long as a build without one on an idle one. Smaller limits are for waits that are expected to run out.
+PATIENCE = 240
 TSAN = "thread" in os.path.basename(BUILD)  # decodes at a tenth of the speed, and a daemon takes some 200 MiB
 
 MNT_FORCE = 1
@@ -85,7 +88,7 @@ class SignalledPacker:
 
     def end(self):
         """Its exit status and output. Sets `calls` to the number of calls, None if it was killed."""
-        said = self.process.communicate(timeout=120)[0]
+        said = self.process.communicate(timeout=PATIENCE)[0]
         self.calls = int(open(self.counted).read()) if os.path.exists(self.counted) else None
         return self.process.returncode, said
 
@@ -209,7 +212,7 @@ class Hog:
         return self.process.poll() is None
 
     def end(self):
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=PATIENCE)
 
 
 def need_passthrough(mount):
@@ -232,7 +235,7 @@ def error_of(function, *arguments, **more):
         return errno.errorcode[error.errno]
 
 
-def in_threads(function, arguments, seconds=60):
+def in_threads(function, arguments, seconds=PATIENCE):
     """Calls the function with each of the arguments, all at once. Returns whether all calls have ended in time."""
     threads = [threading.Thread(target=function, args=(argument,), daemon=True) for argument in arguments]
     for thread in threads:
@@ -271,12 +274,12 @@ def run_as_nobody(*command):
     """Runs a command that other users may run, as nobody, with access to the scratch folder."""
     os.chmod(SCRATCH, 0o755)
     return subprocess.run(command, capture_output=True, text=True, user="nobody", group="nogroup", extra_groups=[], cwd="/",
-                          timeout=60)
+                          timeout=PATIENCE)
 
 
 def run(*command, **more):
     return subprocess.run([str(c) for c in command], capture_output=True, text=True, errors="replace",
-                          timeout=more.pop("timeout", 120), **more)
+                          timeout=more.pop("timeout", PATIENCE), **more)
 
 
 def ctl(*words, **environment):
@@ -440,7 +443,14 @@ def fake_rados(root):
     return pool
 
 
-def wait_until(condition, seconds=30):
+def forget_pages(path):
+    """Drops a file's pages from the page cache, and no others: other tests depend on theirs."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def wait_until(condition, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -542,7 +552,7 @@ class Mount:
         _mounts.append(self)
         self.ready = wait and wait_until(lambda: self.daemon.poll() is not None or ": passthrough (" in self.log_text() or ": direct_io (" in self.log_text() or ": page_cache (" in self.log_text())
         if wait and (not self.ready or self.daemon.poll() is not None):
-            check(f"mount {options}", False, self.log_text() or "not mounted after 30 s")
+            check(f"mount {options}", False, self.log_text() or f"not mounted after {PATIENCE} s")
             sys.exit(1)
 
     def log_text(self):
@@ -610,11 +620,11 @@ class Mount:
     def passthrough(self):
         return self.config()["passthrough"] == "yes"
 
-    def check_exit(self, what, seconds=60):
+    def check_exit(self, what):
         """Checks that the daemon ends without a signal from here, with status 0, no mount left and no report of a
         sanitizer."""
         try:
-            status = self.daemon.wait(seconds)
+            status = self.daemon.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             status = "still running"
         good = status == 0 and not is_mounted(self.path)
@@ -653,11 +663,11 @@ class Mount:
     def resume(self):
         self.daemon.send_signal(signal.SIGCONT)
 
-    def kill(self, what="SIGKILL", seconds=60):
+    def kill(self, what="SIGKILL"):
         """Kills the daemon; checks that it dies, also with threads that wait in the kernel."""
         self.daemon.kill()
         try:
-            self.daemon.wait(seconds)
+            self.daemon.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             check(f"{what}: the daemon dies", False, self.threads())
             self.abandon()

@@ -38,7 +38,7 @@ class Client:
         index, count, tensors, bad = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.POINTER(api.Tensor)(), []
         for _ in experts:
             status = ctypes.c_int()
-            rc = library.efs_client_wait_any(request, 60000, ctypes.byref(index), ctypes.byref(status))
+            rc = library.efs_client_wait_any(request, 1000 * PATIENCE, ctypes.byref(index), ctypes.byref(status))
             if rc == 1:
                 rc = status.value or library.efs_client_tensors(request, index, ctypes.byref(tensors), ctypes.byref(count))
             if rc < 0:

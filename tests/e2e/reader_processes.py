@@ -332,15 +332,15 @@ class Reader:
         try:
             if self.pipe.poll(max(deadline - time.monotonic(), 0)):
                 did, problem = self.pipe.recv()
-                self.process.join(10)
+                self.process.join(PATIENCE)
                 return did, problem, 0
         except EOFError:
-            self.process.join(10)
+            self.process.join(PATIENCE)
             return 0, None, -(self.process.exitcode or 0)
         with open(f"/proc/{self.process.pid}/stack") as stack:
             where = stack.read()
         self.process.kill()
-        self.process.join(10)
+        self.process.join(PATIENCE)
         return 0, f"{self.name}: hangs: {where}", 0
 
 
@@ -389,7 +389,7 @@ def start(mount, want, count, seed, folder, dying=False, asks=()):
     return readers, stop
 
 
-def join(readers, seconds=60):
+def join(readers, seconds=PATIENCE):
     """(sum of repetitions, problems, [(name, signal)] of readers that a signal ended)"""
     deadline, total, problems, signals = time.monotonic() + seconds, 0, [], []
     for reader in readers:

@@ -7,6 +7,8 @@ import re
 import socket
 import struct
 
+from e2e import PATIENCE
+
 with open(os.path.join(os.path.dirname(__file__), "../../engine/expertfs-protocol.h")) as header:
     text = header.read()
 KINDS = {name: int(number) for number, name in re.findall(r"X\((\d+), (\w+), (?:CLIENT|MOUNT),", text)}
@@ -51,8 +53,9 @@ class Client:
         self.windows, self.fds, self.oversize = {}, {}, set()  # oversize: the tags for which it was reported
         self.once = set()  # windows that are to be unmapped when they are dropped
         self.rest = b""  # packets of the last message
+        self.parts = {}  # of experts in coded form, of which not all parts have come
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(60)
+        self.socket.settimeout(PATIENCE)
         self.socket.connect(address or address_of(mount))
 
     def send(self, kind, *args, **more):
@@ -90,7 +93,6 @@ class Client:
     def coded(self, oversize=False):
         """(tag, error, layout, places) of an expert in coded form; stores the windows that come before it. With an
         error both are None. None: disconnected, or with `oversize` that the rest comes after drops."""
-        body = {}
         while True:
             data, ancillary = self.receive()
             if not data:
@@ -110,10 +112,11 @@ class Client:
                 self.map_window(window, array.array("i", ancillary[0][2])[0], window_bytes)
                 continue
             tag, layout_bytes, at, total = struct.unpack("<4I", data[16:32])
-            assert kind == CODED and count == len(data) - 32 and at == len(body.setdefault(tag, b""))
-            body[tag] += data[32:]
-            if len(body[tag]) == total:
-                layout, places = body[tag][:layout_bytes], body[tag][layout_bytes:]
+            assert kind == CODED and count == len(data) - 32 and at == len(self.parts.setdefault(tag, b""))
+            self.parts[tag] += data[32:]
+            if len(self.parts[tag]) == total:
+                body = self.parts.pop(tag)
+                layout, places = body[:layout_bytes], body[layout_bytes:]
                 return tag, 0, layout, list(struct.iter_unpack("<2I2Q", places))
 
     def ask_coded(self, layer, tags, count, layout=0):
@@ -121,8 +124,7 @@ class Client:
         self.send(ASK, [(n, 1, tags + n | layout) for n in range(count)], layer=layer, form=AS_CODED)
 
     def coded_answers(self, count):
-        """(tag, error) of the next answers, in order of the tags; waits for as long as requests wait for memory."""
-        self.socket.settimeout(120)
+        """(tag, error) of the next answers, in order of the tags."""
         return sorted(self.coded()[:2] for _ in range(count))
 
     def chunks(self, layout, places):

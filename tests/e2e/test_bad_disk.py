@@ -76,11 +76,11 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     looked = []
     looker = threading.Thread(target=lambda: looked.append(mount.count("budget_bytes")), daemon=True)
     looker.start()
-    looker.join(30)
+    looker.join(PATIENCE)
     check("the mount tells of itself meanwhile", looked, "it hangs")
     wait_until(lambda: is_blocked(begun.native_id) or not begun.is_alive())
     under.resume()
-    begun.join(60)
+    begun.join(PATIENCE)
     all_right("and goes on", mount, not begun.is_alive())
 
     def suspend(readers):
@@ -95,8 +95,8 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     did, problems = with_readers(mount, lambda _: under.daemon.kill())
     check(f"the disk is gone under {did} reads: right bytes or an error", not problems, problems[:5])
     for name in want:
-        with contextlib.suppress(OSError), open(mount / name, "rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the kernel's copy
+        with contextlib.suppress(OSError):
+            forget_pages(mount / name)
     right, refused, wrong = read_all(mount)
     check(f"then {right} pieces are in memory, {len(refused)} give an error", not wrong and refused, wrong[:5])
     mount.unmount("the disk is gone")
@@ -132,7 +132,7 @@ for options in ("budget=1G,direct_io=on", "budget=1G,direct_io=on,nopassthrough"
             waited = waits(reader)
             reader.send_signal(number)
             try:
-                status = reader.wait(30)
+                status = reader.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 status = "it waits for the disk"
             check(f"{name}: {number.name} ends who waits for the disk", waited and status == -number, (waited, status))
@@ -147,11 +147,11 @@ for options in ("budget=1G,direct_io=on", "budget=1G,direct_io=on,nopassthrough"
     stopped.send_signal(signal.SIGSTOP)
     stopped.send_signal(signal.SIGCONT)
     under.resume()
-    check("a signal that is handled, and a stop, give no reader an error", handled.wait(60) == 0 and stopped.wait(60) == 0,
+    check("a signal that is handled, and a stop, give no reader an error", handled.wait(PATIENCE) == 0 and stopped.wait(PATIENCE) == 0,
           (handled.returncode, stopped.returncode))
     if os.WIFSTOPPED(os.waitpid(traced.pid, 0)[1]):
         trace(7, traced.pid, None, None)  # PTRACE_CONT without the signal
-    check("nor does one that a debugger drops", traced.wait(60) == 0, traced.returncode)
+    check("nor does one that a debugger drops", traced.wait(PATIENCE) == 0, traced.returncode)
     all_right("and all goes on", mount)
     check("that is counted", mount.count("fuse_read_interrupts") + mount.count("fuse_open_interrupts") > 0)
     mount.unmount()
@@ -162,14 +162,14 @@ under = Mount(disk_store, "nopassthrough", name="under")
 mount = Mount(under / "whole.efs", "budget=64M,nopassthrough,direct_io=on")
 under.suspend()
 readers = [subprocess.Popen(["cat", mount / name], stdout=subprocess.DEVNULL) for name in sorted(want)[:24]]
-time.sleep(1)
+wait_until(lambda: all(is_blocked(reader.pid) or reader.poll() is not None for reader in readers))
 waited = sum(reader.poll() is None for reader in readers)
 for reader in readers:
     reader.kill()
 time.sleep(0.5)
 under.resume()
 for reader in readers:
-    reader.wait(60)
+    reader.wait(PATIENCE)
 all_right(f"{waited} of {len(readers)} waited; the mount goes on", mount, waited > 4)
 mount.unmount()
 under.abandon()

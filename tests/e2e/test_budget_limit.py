@@ -19,7 +19,7 @@ os.mkdir(folder)
 
 def refused(what, store, options, *says):
     try:
-        result = run(*inside, program("expertfs"), "-f", store, folder, "-o", options, timeout=60)
+        result = run(*inside, program("expertfs"), "-f", store, folder, "-o", options)
     except subprocess.TimeoutExpired:
         run("umount", "-l", folder)
         return check(f"{what}: refused", False, "it was mounted")
@@ -36,7 +36,7 @@ def ends_well(store, options, within):
     tried, left = {}, [options]
     while left:
         options = left.pop()
-        result = run(*within.prefix, program("expertfs"), store, folder, "-o", options, timeout=60)
+        result = run(*within.prefix, program("expertfs"), store, folder, "-o", options)
         tried[options] = result.stderr.strip()
         if result.returncode == 0:
             tried[options] = "mounted"
@@ -59,7 +59,7 @@ def in_little():
                   len(open(mount / experts[0], "rb").read()) > 0 and mount.set_refused("budget", "auto")[0] == "", had)
             mount.unmount()
         else:
-            result = run(*little.prefix, program("expertfs"), "-f", small, folder, "-o", "budget=auto", timeout=60)
+            result = run(*little.prefix, program("expertfs"), "-f", small, folder, "-o", "budget=auto")
             check(f"budget=auto in {mib} MiB is refused, with the limit to raise", result.returncode == 1 and
                   "raise the limit" in result.stderr and advised(result.stderr) == [], result)
         for options in ("budget=auto", "budget=1M", "budget=54M", "budget=1G"):
@@ -185,11 +185,11 @@ check("what was asked for is told beside it", asked == 156 << 20 and
       f"effective_budget_bytes: {effective()}" in open(mount / ".expertfs/plan").read(), asked)
 # Memory that is being filled counts twice for a moment, so the effective budget may fall by one more segment.
 rounds = []
-wait_until(lambda: rounds.append(round_memory_short()) or rounds[-2:] == [0, 0], 60)
+wait_until(lambda: rounds.append(round_memory_short()) or rounds[-2:] == [0, 0])
 check("nothing that is planned is refused", rounds[-2:] == [0, 0], rounds)
-say = run(program("expertctl"), "doctor", mount.path, timeout=60).stdout
+say = run(program("expertctl"), "doctor", mount.path).stdout
 check("expertctl tells", re.search("^slower +budget .* of 156 MiB are available", say, re.M) and
-      re.search("[0-9.]+ MiB of the budget of 156 MiB can be used", run(program("expertctl"), "status", mount.path, timeout=60).stdout), say)
+      re.search("[0-9.]+ MiB of the budget of 156 MiB can be used", run(program("expertctl"), "status", mount.path).stdout), say)
 had = effective() >> 20
 other = Hog(group)
 for mib in range(8, 48, 8):

@@ -75,7 +75,7 @@ for options in ("plan=C=100", ""):
     readers[0].end("the first's readers")
     readers = [Readers(two, 3)]
     one.unmount("the first ends")
-    check("it ends: the second has its budget again", wait_until(lambda: had(two) > 136 << 20, 60), had(two))
+    check("it ends: the second has its budget again", wait_until(lambda: had(two) > 136 << 20), had(two))
     readers[0].end("its readers")
     alive("one again", two)
     two.unmount()
@@ -87,7 +87,7 @@ clients, got = [Client(mount), Client(mount)], []
 readers = [Readers(mount, 4)]
 for layer, client in enumerate(clients):
     client.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
-while wait_until(lambda: select.select([c.socket for c in clients], [], [], 0)[0], 2):  # the rest waits for memory
+while wait_until(lambda: select.select([c.socket for c in clients], [], [], 0)[0], 2 if len(got) > 4 else PATIENCE):
     for client in clients:
         if select.select([client.socket], [], [], 0)[0]:
             answer = client.coded(oversize=True)
@@ -113,7 +113,7 @@ other.end()
 for client in clients:
     client.close()
 check("they drop all, the other ends: all is there again", wait_until(
-    lambda: mount.count("coded_experts") == 0 and had(mount) >= before - (24 << 20), 60), (before, had(mount)))
+    lambda: mount.count("coded_experts") == 0 and had(mount) >= before - (24 << 20)), (before, had(mount)))
 readers[0].end("readers beside them")
 alive("at the end", mount)
 mount.unmount()

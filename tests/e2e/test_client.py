@@ -37,7 +37,7 @@ for options in ("budget=128M", "budget=128M,nopassthrough,direct_io=on", "budget
     check("an expert that is not there", client.ask(1, [3, 8]) and client.ask(7, [0]))
     wait_until(lambda: mount.count("inflight") == 0)
     check("each use is counted once", requests(mount) == 32, mount.stat())
-    check("they came without files", mount.count("fuse_handouts") >= 32 and opens(mount) == 0, mount.stat())
+    check("they came without files", wait_until(lambda: mount.count("fuse_handouts") >= 32) and opens(mount) == 0, mount.stat())
     client.close()
     check("nothing is leased when it is closed", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
     mount.unmount(options)
@@ -144,7 +144,7 @@ def children(mount, count):
         ready = processes.Event()
         found.append(processes.Process(target=asks_on_and_on, args=(mount.path, ready), daemon=True))
         found[-1].start()
-        check("a client starts", ready.wait(30))
+        check("a client starts", ready.wait(PATIENCE))
     return found
 
 

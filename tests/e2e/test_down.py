@@ -8,7 +8,7 @@ _, store = shared(NARROW)
 
 
 def down(*arguments):
-    return run(expertctl, "down", *arguments, timeout=60)
+    return run(expertctl, "down", *arguments)
 
 
 def is_alive(pid):

@@ -38,7 +38,7 @@ def read_by_many(mount, threads=8, rounds=3):
 
 def joined(workers):
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE)
     return not any(worker.is_alive() for worker in workers)
 
 
@@ -82,7 +82,7 @@ for room in (1, 3, 100):
                                       stderr=subprocess.DEVNULL)
             time.sleep(0.004)
             opener.kill()
-            opener.wait(20)
+            opener.wait(PATIENCE)
         check(f"room for {room}, {options}: all bytes are right", joined(workers) and not wrong + errors,
               (wrong + errors)[:3])
         mount.unmount()
@@ -114,7 +114,7 @@ for _ in range(20):
     reader = subprocess.Popen(["cat", mount / largest], stdout=subprocess.DEVNULL)
     wait_until(lambda: is_blocked(reader.pid))
     reader.kill()
-    reader.wait(20)
+    reader.wait(PATIENCE)
 check("the daemon still serves", open(mount / "config.json", "rb").read() == want["config.json"])
 mount.unmount()
 done()

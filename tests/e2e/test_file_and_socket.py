@@ -83,7 +83,7 @@ for turn in range(40):
             check(f"turn {turn}: one whose file was open is handed out", False, answer)
             break
         client.send(DROP, [(0, 0, 5)])
-        wait_until(lambda: mount.count("leased_experts") <= 1, 5)
+        wait_until(lambda: mount.count("leased_experts") <= 1)
 for *_, mapping in held:
     mapping.close()
 # not all: an expert that is being demoted at that moment stays where it is

@@ -77,7 +77,7 @@ def forks(what, path, closes, reading):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE)
     ended = [worker.exitcode for worker in workers]
     for worker in workers:
         if worker.exitcode is None:

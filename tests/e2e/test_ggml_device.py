@@ -84,14 +84,18 @@ def status(model, mount):
     """The mount shows the counts of the program, which it sends after each batch."""
     running = fake(mount / os.path.basename(model), 6, "--prompts", "1", "--wait", start=True)
     begun = any(line == "begun\n" for line in iter(running.stdout.readline, ""))
-    mine = [row for row in json.loads(run(program("expertctl"), "status", "--json", mount.path).stdout)["clients"]
-            if row["pid"] == running.pid]
-    if check("status has the program", begun and len(mine) == 1, mine):
+    mine = []
+
+    def shown():
+        mine[:] = [row for row in json.loads(run(program("expertctl"), "status", "--json", mount.path).stdout)["clients"]
+                   if row["pid"] == running.pid]
+        return len(mine) == 1 and mine[0]["device_hits"] + mine[0]["device_copied"] >= 2 * 4 * LAYERS
+    if check("status has the program", begun and wait_until(shown), mine):
         row = {name: mine[0]["device_" + name] for name in ("slots", "hits", "copied", "computed", "copied_bytes", "wait_ns")}
         check("status: slots of all layers, two tokens of four experts a layer", row["slots"] == 6 * LAYERS and
               row["hits"] + row["copied"] == 2 * 4 * LAYERS and row["copied"] > 0 == row["computed"] and row["wait_ns"] > 0 and
               row["copied_bytes"] == row["copied"] * round_bytes(model) // LAYERS, row)
-    text, _ = running.communicate("\n", timeout=120)
+    text, _ = running.communicate("\n", timeout=PATIENCE)
     check("the program goes on", running.returncode == 0, text[-1500:])
 
 

@@ -117,21 +117,21 @@ def serve(model, *options, environment=None, prefix=()):
         server = subprocess.Popen([*prefix, os.path.join(BIN, "llama-server"), "-m", model, "-t", "2", "-c", "2048", "-v", "--port",
                                    str(port), "--no-repack", *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                   env=environment or {**os.environ})
-        wait_until(lambda: answers(port, server), 120)
+        wait_until(lambda: answers(port, server))
         threads = [threading.Thread(target=complete, args=(port, n, out)) for n in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         server.terminate()
-        server.wait(60)
+        server.wait(PATIENCE)
     with open(path, errors="replace") as log:
         return out, log.read()
 
 
 def server(source):
     model, adapter = scratch("q4.gguf"), scratch("lora.gguf")
-    needed(run(PYTHON, QUANTIZE, source, model, "Q4_K_M", timeout=240), "Q4_K_M is not made")
+    needed(run(PYTHON, QUANTIZE, source, model, "Q4_K_M"), "Q4_K_M is not made")
     needed(run(PYTHON, "-c", LORA, os.path.join(ROOT, "tests", "clients"), model, adapter), "the adapter is not made")
     environment = {**plugin_environment(model, "32M"), "GGML_BACKEND_PATH": PLUGIN}
     plain, _ = serve(model, "-np", "1")

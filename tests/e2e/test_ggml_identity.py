@@ -161,7 +161,7 @@ def packed_here(folder, model, store):
     environment = {**plugin_environment(store), "EXPERTFS_STATE": state}
     traced = run("strace", "-f", "-e", "trace=pread64", "-o", scratch("trace"), os.path.join(ROOT, "build", "venv", "bin", "python"),
                  os.path.join(ROOT, "tests", "clients", "ggml.py"), model, scratch("out.npz"), *PROMPTS,
-                 env={**environment, "GGML_BACKEND_PATH": PLUGIN}, timeout=240) if shutil.which("strace") else None
+                 env={**environment, "GGML_BACKEND_PATH": PLUGIN}) if shutil.which("strace") else None
     if traced and traced.returncode == 0:
         read = sum(int(n) for n in re.findall(r"pread64\(.*\) = (\d+)", open(scratch("trace")).read()))
         note(f"bytes read by pread(2) with a remembered file: {read}")
@@ -200,11 +200,8 @@ print("same", bool((ours == want).all()), flush=True)
         return
     run("umount", "-l", mount.path) if os.geteuid() == 0 else run("fusermount3", "-u", "-z", mount.path)
     later = subprocess.Popen([program("expertfs"), "-f", "-o", "budget=192M", second, mount.path], stderr=subprocess.DEVNULL)
-    for _ in range(200):
-        if os.path.exists(mount / ".expertfs"):
-            break
-        time.sleep(0.05)
-    out, err = child.communicate("\n", timeout=240)
+    wait_until(lambda: os.path.exists(mount / ".expertfs") or later.poll() is not None)
+    out, err = child.communicate("\n", timeout=PATIENCE)
     check("another mount at the same place: its own experts", "same True" in out, out + err[-1500:])
     run("umount", mount.path) if os.geteuid() == 0 else run("fusermount3", "-u", mount.path)
     later.wait()
@@ -220,7 +217,7 @@ def tables():
     store = make_store(model)
     offset, size, count = reader(model)["table.F16"]
     other = tuned(model, "rows-tuned.gguf", lambda file, tensors: swap_rows(file, offset + 3 * (size // count), size // count))
-    result = run(python, rows, "run", other, PLUGIN, env=plugin_environment(store, "128M"), timeout=240)
+    result = run(python, rows, "run", other, PLUGIN, env=plugin_environment(store, "128M"))
     check("a row of a table differs: its three batches are left to ggml, the other nine are as ggml's",
           "compared: 12, wrong: 3\n" in result.stdout, result.stdout[-800:] + result.stderr[-800:])
 

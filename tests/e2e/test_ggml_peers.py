@@ -41,7 +41,7 @@ def ends(what, number, model, store, key):
     running = client(model, *OPTIONS, "--wait", store=store, budget=BUDGET, settings=peers(peer.port, key), start=True)
     begun = any(line == "begun\n" for line in iter(running.stdout.readline, ""))
     peer.process.send_signal(number)
-    text = running.communicate("\n" * 3, timeout=240)[0]
+    text = running.communicate("\n" * 3, timeout=PATIENCE)[0]
     check(f"{what}: runs", begun and running.returncode == 0, text[-1500:])
     differ = compare("out", "plain")
     check(f"{what}: the same logits, to the bit", differ == "", differ)

@@ -14,7 +14,7 @@ TYPES = ("Q4_K_M", "Q8_0", "Q4_0", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ4_NL", "MXFP4_
 def quantised(source, ftype):
     """A quantised model; None: llama.cpp failed, which is reported."""
     model = scratch(f"{ftype}.gguf")
-    made = run(PYTHON, QUANTIZE, source, model, ftype, timeout=240)
+    made = run(PYTHON, QUANTIZE, source, model, ftype)
     if made.returncode == 77:
         skip(made.stdout.strip())
     return model if check(f"{ftype}: quantised", made.returncode == 0, made.stderr[-1000:]) else None
@@ -111,7 +111,7 @@ def shared(model):
         pages.append(stat["file"] if cgroup.version == 2 else stat["total_cache"])
     check("two programs on a mount: pages of the model are in memory once", pages[1] <= 1.1 * pages[0], str(pages))
     for one in running:
-        out, _ = one.communicate("\n", timeout=120)
+        out, _ = one.communicate("\n", timeout=PATIENCE)
         check("a program on the mount ends", one.returncode == 0, out[-1500:])
     mount.stop()
 

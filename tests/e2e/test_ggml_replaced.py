@@ -23,11 +23,8 @@ def replace(mount, other, over):
         unmount(mount)
     daemon = subprocess.Popen([program("expertfs"), "-f", "-o", "budget=64M,nonempty", other, mount.path], stderr=subprocess.DEVNULL)
     device = os.stat(os.path.dirname(mount.path)).st_dev if not over else os.stat(mount.path).st_dev
-    for _ in range(1200):
-        if os.stat(mount.path).st_dev != device:
-            return daemon
-        time.sleep(0.05)
-    check("the other model is mounted", False, daemon.poll())
+    if not wait_until(lambda: os.stat(mount.path).st_dev != device):
+        check("the other model is mounted", False, daemon.poll())
     return daemon
 
 
@@ -39,7 +36,7 @@ def tables(at, over, first, other):
         print(child.communicate()[1][-1500:])
         return
     daemon = replace(mount, other, over)
-    out, err = child.communicate("\n", timeout=240)
+    out, err = child.communicate("\n", timeout=PATIENCE)
     check(f"{at}, over {over}: no row of the other model", re.search(r"left: (\d+)\ncompared: 12, wrong: \1\n", out), out + err[-1500:])
     unmount(mount)
     daemon.wait()

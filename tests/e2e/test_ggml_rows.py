@@ -11,7 +11,7 @@ CLIENT = os.path.join(ROOT, "tests", "clients", "ggml_rows.py")
 
 def in_place(model):
     """Rows of the file in place, opened by the program and by a mount: only the pages of the rows are read."""
-    result = run(PYTHON, CLIENT, "run", model, PLUGIN, env=plugin_environment(model, "64M"), timeout=240)
+    result = run(PYTHON, CLIENT, "run", model, PLUGIN, env=plugin_environment(model, "64M"))
     check("in place: rows are as ggml's", result.returncode == 0 and "compared: 12, wrong: 0\n" in result.stdout,
           result.stdout[-1500:] + result.stderr[-1500:])
     check("in place: the tables are not mapped", number("mapped", result) < 1 << 20, result.stdout)
@@ -19,7 +19,7 @@ def in_place(model):
         note("left out: a mount needs /dev/fuse, and root or fusermount3")
         return
     mount = Mount(model, "budget=64M")
-    result = run(PYTHON, CLIENT, "run", mount / os.path.basename(model), PLUGIN, env=plugin_environment(None), timeout=240)
+    result = run(PYTHON, CLIENT, "run", mount / os.path.basename(model), PLUGIN, env=plugin_environment(None))
     check("a mount: rows are as ggml's", result.returncode == 0 and "compared: 12, wrong: 0\n" in result.stdout,
           result.stdout[-1500:] + result.stderr[-1500:])
     check("a mount: the tables are not mapped", number("mapped", result) < 1 << 20, result.stdout)
@@ -37,7 +37,7 @@ def single():
         done()
     store = make_store(model)
     for budget in ("128M", "40M"):
-        result = run(PYTHON, CLIENT, "run", model, PLUGIN, env=plugin_environment(store, budget), timeout=240)
+        result = run(PYTHON, CLIENT, "run", model, PLUGIN, env=plugin_environment(store, budget))
         if result.returncode == 77:
             skip(result.stdout.strip())
         if check(f"{budget}: rows are as ggml's", result.returncode == 0 and "compared: 12, wrong: 0\n" in result.stdout,
@@ -50,7 +50,7 @@ def single():
         for part in range(200):  # of the first table; its middle, which is compared at first, stays
             file.seek(int(os.path.getsize(bad) * (0.0005 + 0.015 * part / 200)))
             file.write(bytes(64))
-    result = run(PYTHON, CLIENT, "run", model, PLUGIN, env=plugin_environment(bad, "128M"), timeout=240)
+    result = run(PYTHON, CLIENT, "run", model, PLUGIN, env=plugin_environment(bad, "128M"))
     check("damage: the operation fails, never another row", result.returncode == 1 and "cannot be had" in result.stderr and
           "checksum differs" in result.stderr, result.stdout[-500:] + result.stderr[-1500:])
 
@@ -63,7 +63,7 @@ import llama_cpp
 path, want = sys.argv[2], int(sys.argv[3])
 print("before:", cached_bytes(path))
 model = llama_cpp.Llama(path, n_ctx=64, verbose=False)
-end = time.monotonic() + 60
+end = time.monotonic() + 200
 while cached_bytes(path) < want and time.monotonic() < end:
     time.sleep(0.05)
 print("cached:", cached_bytes(path))
@@ -76,7 +76,7 @@ def read_ahead(model, store):
     environment = {**plugin_environment(store), "LD_PRELOAD": PRELOADED}
     want = 66600 * 512 * 2
     drop(model)
-    result = run(PYTHON, "-c", LOADED, os.path.dirname(CLIENT), model, str(want), env=environment, timeout=240)
+    result = run(PYTHON, "-c", LOADED, os.path.dirname(CLIENT), model, str(want), env=environment)
     if not check("a model is loaded", result.returncode == 0, result.stderr[-1500:]):
         return
     if number("before", result) > 0:

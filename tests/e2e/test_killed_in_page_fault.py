@@ -27,15 +27,15 @@ def reader(mount, *alone):
 
 
 for options in ("nopassthrough,direct_io=off", "nopassthrough"):
-    mount = Mount(store, options, faults={"LATE_AT": LATE, "LATE_US": 100000000})
+    mount = Mount(store, options, faults={"LATE_AT": LATE, "LATE_US": 4 * PATIENCE * 1000000})
     readers = [reader(mount), reader(mount, "late")]
     for process in readers:  # an open would wait for a page that another reader waits for
         process.stdout.readline()
     for process in readers:
         process.stdin.close()
-    check(f"{options}: its readers wait for the page", wait_until(lambda: all(is_blocked(reader.pid) for reader in readers), 30))
-    check("killed, the daemon dies", mount.kill(options, 30))
+    check(f"{options}: its readers wait for the page", wait_until(lambda: all(is_blocked(reader.pid) for reader in readers)))
+    check("killed, the daemon dies", mount.kill(options))
     for process in readers:
-        check("its reader gets SIGBUS", wait_until(lambda: process.poll() is not None, 30) and process.poll() == -7, process)
+        check("its reader gets SIGBUS", wait_until(lambda: process.poll() is not None) and process.poll() == -7, process)
     mount.abandon()
 done()

@@ -229,7 +229,7 @@ def by_mount():
         cmp "$path/$file" "$origin" && echo same
         pid=$(sed -n "s/^pid: //p" "$path/.expertfs/config")
         umount "$path"
-        for i in $(seq 500); do [ -d "/proc/$pid" ] || break; sleep 0.02; done
+        for i in $(seq 12000); do [ -d "/proc/$pid" ] || break; sleep 0.02; done
         [ -d "/proc/$pid" ] || echo ended
         """)
     for command, flag in ((["mount", "-t", "fuse.expertfs", store, path, "-o", "budget=256M,nopassthrough"], "rw"),
@@ -292,7 +292,7 @@ def without_kill():
         running = subprocess.Popen([*prefix, program("expertctl"), "up", store, "--", "cmp", f"{{}}/{large}",
                                     f"{model}/{large}"], env={**os.environ, "TMPDIR": temporary})
         try:
-            status = running.wait(60)
+            status = running.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             status = "still running"
             running.kill()

@@ -24,7 +24,7 @@ quirkfs = subprocess.Popen([quirkfs_program, below, quirk_path, f"read={errno.EI
 def end():
     if is_mounted(quirk_path):
         run("umount", "-l", quirk_path)
-    quirkfs.wait(30)
+    quirkfs.wait(PATIENCE)
 
 
 atexit.register(end)
@@ -44,7 +44,8 @@ def fail(failing):
     """The filesystem of the store fails from now on, or no more."""
     quirkfs.send_signal(signal.SIGUSR1 if failing else signal.SIGUSR2)
     wait_until(lambda: not re.search("^(ShdPnd|SigPnd):.*[1-9a-f]", open(f"/proc/{quirkfs.pid}/status").read(), re.M))
-    run("sh", "-c", "echo 3 >/proc/sys/vm/drop_caches")
+    for name in files_below(quirk_path):
+        forget_pages(f"{quirk_path}/{name}")
 
 
 def wrong(mount):
@@ -76,7 +77,7 @@ def fill(mount):
 
 def warmup_local(mount):
     """The result of warmup --local; its status is 124 if it did not end."""
-    return run("timeout", "-k", "5", "60", program("expertctl"), "warmup", "--local", mount.path)
+    return run("timeout", "-k", "5", PATIENCE // 2, program("expertctl"), "warmup", "--local", mount.path)
 
 
 def is_a_problem(what, mount, text):
@@ -184,9 +185,11 @@ print("-- kills while it fills and evicts")
 killed, bad, pages = scratch("killed"), [], 0
 chance = random.Random(seed := int(os.environ.get("SEED", random.randrange(1 << 30))))
 print(f"SEED={seed}")
-for _ in range(int(os.environ.get("EXPERTFS_KILLS", 6))):
+for turn in range(int(os.environ.get("EXPERTFS_KILLS", 6))):
     mount = serve(remote, (size, room)[chance.randrange(2)], killed)
     os.setxattr(mount.path, "user.expertfs.local_fill", b"on")
+    if turn == 0:
+        wait_until(lambda: mount.count("local_held_bytes") > 0)
     reader = subprocess.Popen(["sh", "-c", 'cat "$0"/*.safetensors', mount.path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(chance.uniform(0, .4))
     mount.kill()

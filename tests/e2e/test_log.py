@@ -40,7 +40,7 @@ mmap.mmap(fd, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)"""
     tried = wait_until(lambda: child.poll() is not None or mount.count("chunks_damaged") > before + READS)
     child.kill()
     try:
-        return child.wait(30) in (0, -signal.SIGKILL) and tried
+        return child.wait(PATIENCE) in (0, -signal.SIGKILL) and tried
     except subprocess.TimeoutExpired:
         return False
 

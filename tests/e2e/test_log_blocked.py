@@ -55,9 +55,9 @@ class Terminal(Pipe):
 
 
 def read_until(output, pattern):
-    """Reads until a line matches, or no data arrives for 30 s."""
+    """Reads until a line matches, or no data arrives for PATIENCE seconds."""
     text = ""
-    while not re.search(pattern, text) and select.select([output.read_fd], [], [], 30)[0]:
+    while not re.search(pattern, text) and select.select([output.read_fd], [], [], PATIENCE)[0]:
         text += os.read(output.read_fd, 65536).decode(errors="replace")
     return text
 
@@ -95,7 +95,7 @@ output = Pipe()
 output.fill()
 mount = Mount(store, "budget=1M", wait=False, stderr=output.fd)
 try:
-    check("the daemon ends", mount.daemon.wait(60) == 1, mount.daemon.returncode)
+    check("the daemon ends", mount.daemon.wait(PATIENCE) == 1, mount.daemon.returncode)
 except subprocess.TimeoutExpired:
     check("the daemon ends", False, "it hangs")
 mount.abandon()

@@ -103,18 +103,24 @@ check("auto is about half of the limit", auto <= 200 << 20, auto)
 def ceded():
     Reader(mount / "model.gguf", join=limited.join).end()
     return mount.count("budget_bytes") < auto * 7 // 8
-check("a mapping larger than the limit: the budget is left to the page cache", wait_until(ceded, 60),
+check("a mapping larger than the limit: the budget is left to the page cache", wait_until(ceded),
       mount.control("stat"))
 held = mount.count("budget_bytes")
-check("what is held is within it", mount.count("chunk_pool_bytes") + mount.count("fixed_bytes") <= held)
-path = mount / "experts/L00/E000.safetensors"
+mount.check_budget()
+
+
+def taken_back(name):
+    """Opens an expert. The next look at the page cache may already have lowered the budget again: then another one."""
+    with open(mount / name, "rb") as file:
+        file.read(1)
+        return mount.count("budget_bytes") > held
+
+
 if TSAN:
     note("no lease takes it back: the sanitizer's memory has left no room for one")
 elif mount.passthrough():
-    with open(path, "rb") as file:
-        file.read(1)
-        check("a lease takes it back", mount.count("budget_bytes") > held, (held, mount.control("stat")))
-        check("as auto", os.getxattr(mount.path, "user.expertfs.budget") == b"auto")
+    check("a lease takes it back", any(map(taken_back, mount.experts())), (held, mount.control("stat")))
+    check("as auto", os.getxattr(mount.path, "user.expertfs.budget") == b"auto")
 os.setxattr(mount.path, "user.expertfs.budget", b"180M")
 Reader(mount / "model.gguf", join=limited.join).end()
 time.sleep(1.5)

@@ -15,7 +15,7 @@ os.chdir(SCRATCH)
 
 
 def ctl(*arguments):
-    return run(expertctl, *arguments, timeout=60)
+    return run(expertctl, *arguments)
 
 
 def copied(name):
@@ -74,8 +74,13 @@ shutil.rmtree(scratch("hub"))
 says("the store alone", 0, f" on {mount}\nstore: ", "up", HUB)
 
 print("-- a daemon that was killed")
-listed = json.loads(ctl("ls", "--json").stdout)["mounts"]
-check("ls: it serves", [one["state"] for one in listed if one["mountpoint"] == mount] == ["serving"], listed)
+
+
+def state():
+    return [one["state"] for one in json.loads(ctl("ls", "--json").stdout)["mounts"] if one["mountpoint"] == mount]
+
+
+check("ls: it serves", wait_until(lambda: state() == ["serving"]), state())  # ls waits a second for an answer
 os.kill(pid(), signal.SIGKILL)
 wait_until(lambda: error_of(os.listdir, mount) == "ENOTCONN")
 ended = f"{mount}: the daemon of this mount has ended(\nhint: |; hint: )`expertctl down {mount}`"

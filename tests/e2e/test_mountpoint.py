@@ -57,7 +57,7 @@ def is_other(path):
 
 def end(mount):
     mount.daemon.send_signal(signal.SIGTERM)
-    check("SIGTERM ends the daemon with 0", mount.daemon.wait(60) == 0, mount.log_text())
+    check("SIGTERM ends the daemon with 0", mount.daemon.wait(PATIENCE) == 0, mount.log_text())
 
 
 def covered():
@@ -125,7 +125,7 @@ def at_once(what, stores, path, names=None, before=()):
     daemons = [subprocess.Popen([expertfs, one, name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)
                for one, name in zip(stores, names or [path] * 4)]
-    said = [daemon.communicate(timeout=60)[0] for daemon in daemons]
+    said = [daemon.communicate(timeout=PATIENCE)[0] for daemon in daemons]
     losers = [text for daemon, text in zip(daemons, said) if daemon.returncode]
     check("one mounts", mounted_on(path) == ["fuse.expertfs"] and len(losers) == 3, (mounted_on(path), said))
     if mounted_on(path) != ["fuse.expertfs"]:
@@ -303,7 +303,7 @@ def descriptors():
         check(f"a pipe ends, and a store is found by its descriptor {' '.join(flag)}", wait_until(
             lambda: mounted_on(path) == ["fuse.expertfs"]) and os.read(ends[0], 1) == b"")
         run("umount", path)
-        daemon.wait(60)
+        daemon.wait(PATIENCE)
         os.close(ends[0])
 
 

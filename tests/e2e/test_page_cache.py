@@ -85,9 +85,7 @@ mount = Mount(store, "budget=256M,nostate,direct_io=off")
 
 def drop():
     for name in files:
-        fd = os.open(mount / name, os.O_RDONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
+        forget_pages(mount / name)
 
 
 for _ in range(2):

@@ -135,7 +135,7 @@ def sent_by_ring(ring, address, operation, **more):
         reader.start()
         done, flags = ring.completion()
         sender.shutdown(socket.SHUT_WR)
-        reader.join(60)
+        reader.join(PATIENCE)
         if flags & uring.MORE:
             ring.completion()
         sender.close()
@@ -157,7 +157,7 @@ def written_by_ring(ring, address, operation, **more):
         reader.start()
         ring.completion()
         os.close(into)
-        reader.join(60)
+        reader.join(PATIENCE)
         return data + result[0]
     return receive_all, 0
 

@@ -95,7 +95,7 @@ print("-- mounts")
 live = scratch("live")
 left, right = (serve(server, f",placement={placement},server={server}", folder=live) for server in ("left", "right"))
 for mount, server in ((left, "left"), (right, "right")):
-    check(f"{server} reads and pins what is for it", wait_until(lambda: holds(mount, server), 60), (state_of(mount), mount.control("experts")))
+    check(f"{server} reads and pins what is for it", wait_until(lambda: holds(mount, server)), (state_of(mount), mount.control("experts")))
     check(f"{server}: config", state_of(mount) == {"placement": placement, "placement_server": server, "placement_number": "7",
           "placement_rule": "ours", "placement_experts": "30", "placement_held": "30", "placement_fault": "-"}, state_of(mount))
     check(f"{server}: it counts the bytes, and no use", 0 < mount.count("placed_bytes") <= mount.count("disk_bytes") and
@@ -107,7 +107,7 @@ check("the files are the files", reading_errors(left, source) == set())
 left.check_budget()
 check("another plan", plan("--rule", "uniform").returncode == 0)
 for mount, server in ((left, "left"), (right, "right")):
-    check(f"{server} takes it", wait_until(lambda: holds(mount, server), 60), (state_of(mount), mount.control("experts")))
+    check(f"{server} takes it", wait_until(lambda: holds(mount, server)), (state_of(mount), mount.control("experts")))
 
 said = json.loads(ctl("cluster", "--json", "--counts", live, store, placement).stdout)
 check("a server is seen at once, without a request", all(s["fault"] is None and s["calls"] == 0 for s in said["servers"]), said)
@@ -123,12 +123,12 @@ check("planned without it, which is said", result.returncode == 0 and set(placed
       "right: its counts are 60 minutes old: it is lost, or a clock is wrong: planned without it" in result.stderr, result)
 check("one is no plural", result.stdout.endswith(" by ours, 1 server\n") and
       "experts are on 1 server\n" in ctl("cluster", store, placement).stdout, result)
-check("right: the user's pin stays", wait_until(lambda: state_of(right)["placement_experts"] == "0", 60) and
+check("right: the user's pin stays", wait_until(lambda: state_of(right)["placement_experts"] == "0") and
       ctl("get", kept, "pin").stdout == "C\n", ctl("get", kept, "pin"))
 check("right: the user ends it", ctl("set", kept, "pin=-").returncode == 0)
-check("right: nothing is pinned any more", wait_until(lambda: state_of(right)["placement_experts"] == "0" and holds(right, "right"), 60),
+check("right: nothing is pinned any more", wait_until(lambda: state_of(right)["placement_experts"] == "0" and holds(right, "right")),
       state_of(right))
-check("left takes over", wait_until(lambda: int(state_of(left)["placement_held"]) == EXPERTS, 60), state_of(left))
+check("left takes over", wait_until(lambda: int(state_of(left)["placement_held"]) == EXPERTS), state_of(left))
 before = open(placement).read()
 
 
@@ -159,7 +159,7 @@ with open(counts_of("right"), "wb") as file:
     file.write(good)
 check("planned with it again", plan("--rule", "eplb").returncode == 0 and set(placed()) == {"left", "right"})
 for mount, server in ((left, "left"), (right, "right")):
-    check(f"{server} takes it", wait_until(lambda: holds(mount, server), 60), state_of(mount))
+    check(f"{server} takes it", wait_until(lambda: holds(mount, server)), state_of(mount))
 
 print("-- a server that the placement does not name")
 wrong = serve("wrong", f",placement={placement},server=wrong", folder=live)
@@ -169,16 +169,16 @@ check("the placement is in force", state_of(wrong)["placement_number"] != "0" an
 check("a problem of status", why in " ".join(ctl("status", wrong.path).stdout.split("\nproblems")[1].split()), ctl("status", wrong.path))
 after = int(state_of(wrong)["placement_number"]) + 1
 check("a plan without it", plan("--rule", "eplb").returncode == 0 and
-      wait_until(lambda: state_of(wrong)["placement_number"] == str(after), 60), state_of(wrong))
+      wait_until(lambda: state_of(wrong)["placement_number"] == str(after)), state_of(wrong))
 check("one warning", sum("does not name" in line for line in wrong.control("log").splitlines()) == 1, wrong.control("log"))
 with open(placement + ".new", "w") as file:
     file.write(open(placement).read().replace("server right", "server wrong"))
 os.rename(placement + ".new", placement)
 check("a file with its name ends it", wait_until(lambda: state_of(wrong)["placement_fault"] == "-" and
-      state_of(wrong)["placement_experts"] != "0", 60), state_of(wrong))
+      state_of(wrong)["placement_experts"] != "0"), state_of(wrong))
 wrong.unmount()
 check("planned again", plan("--rule", "eplb").returncode == 0 and
-      wait_until(lambda: state_of(right)["placement_fault"] == "-", 60), state_of(right))
+      wait_until(lambda: state_of(right)["placement_fault"] == "-"), state_of(right))
 
 print("-- placements that lie")
 good = open(placement).read()
@@ -193,7 +193,7 @@ def write(text):
 for what, text, why in (("half", good[:-8], "a layer without"), ("of another store", good.replace(
         f"store {good.split()[3]}", "store 0123456789abcdef"), "a placement of another store")):
     write(text)
-    check(f"{what}: the one before stays", wait_until(lambda: why in state_of(left)["placement_fault"], 60) and
+    check(f"{what}: the one before stays", wait_until(lambda: why in state_of(left)["placement_fault"]) and
           state_of(left)["placement_experts"] == "40", state_of(left))
     check(f"{what}: one warning", sum(why in line for line in left.control("log").splitlines()) == 1, left.control("log"))
     check(f"{what}: a problem of status", re.search(f"^problems .*{why}", ctl("status", left.path).stdout, re.M))
@@ -202,7 +202,7 @@ for what, text, why in (("half", good[:-8], "a layer without"), ("of another sto
     before = text
     nothing_written(f"{what}: and not replaced", plan(), why)
 write(good)
-check("a good one ends it", wait_until(lambda: state_of(left)["placement_fault"] == "-", 60))
+check("a good one ends it", wait_until(lambda: state_of(left)["placement_fault"] == "-"))
 write(re.sub(r"\nmade \d+", f"\nmade {int(time.time()) - 60}", good))
 check("a minute old", ", 1 minute old: " in ctl("cluster", store, placement).stdout)
 left.unmount()

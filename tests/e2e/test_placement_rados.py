@@ -74,11 +74,11 @@ check("counts are written at the end, too", [(s["name"], s["calls"], s["local"],
       [("left", 18, 1.0, None), ("right", 18, 1.0, None)] and said["planner"] is None, said)
 left, right = Mount(store, OPTIONS + "left"), Mount(store, OPTIONS + "right")
 for mount in (left, right):
-    check("it takes the placement", wait_until(lambda: value(mount, "held") == "30" and value(mount, "number") == "1", 60),
+    check("it takes the placement", wait_until(lambda: value(mount, "held") == "30" and value(mount, "number") == "1"),
           mount.control("config"))
 check("another plan", plan("--rule", "uniform").returncode == 0)
 for mount in (left, right):
-    check("is taken, too", wait_until(lambda: value(mount, "number") == "2" and value(mount, "rule") == "uniform", 60))
+    check("is taken, too", wait_until(lambda: value(mount, "number") == "2" and value(mount, "rule") == "uniform"))
 
 print("-- planners")
 
@@ -137,7 +137,7 @@ for seconds, text in ((-3600, "60 minutes old: it is lost, or a clock is wrong")
     result = plan(servers=f"left={60 * each},right={40 * each}")
     check(text, result.returncode == 0 and f"right: its counts are {text}: planned without it" in result.stderr and
           "server right" not in placement(), result)
-check("left takes over", wait_until(lambda: value(left, "held") == str(EXPERTS), 60), left.control("config"))
+check("left takes over", wait_until(lambda: value(left, "held") == str(EXPERTS)), left.control("config"))
 before = placement()
 foreign = Mount(other, f"{OPTIONS}right")
 check("a mount of another store refuses the placement", wait_until(lambda: "a placement of another store" in foreign.control("log")),
@@ -155,11 +155,11 @@ number = value(left, "number")
 good = placement().encode()
 for what, data, why in (("half", good[:-8], "a layer without"), ("other bytes", os.urandom(5000), "not a placement")):
     replace("placement", data)
-    check(f"{what}: the one before stays", wait_until(lambda: why in value(left, "fault"), 60) and value(left, "number") == number,
+    check(f"{what}: the one before stays", wait_until(lambda: why in value(left, "fault")) and value(left, "number") == number,
           left.control("config"))
     check(f"{what}: one warning", sum(why in line for line in left.control("log").splitlines()) == 1, left.control("log"))
 replace("placement", good)
-check("a good one ends it", wait_until(lambda: value(left, "fault") == "-", 60))
+check("a good one ends it", wait_until(lambda: value(left, "fault") == "-"))
 left.unmount()
 
 print("-- no rights, no answer")
@@ -167,7 +167,7 @@ faults("denied counts.left")
 left = Mount(store, OPTIONS + "left")
 check("counts are not written, which is one warning", wait_until(lambda: "the counts of left are not written: the user may not" in
       left.control("log")), left.control("log"))
-check("and the placement is taken", wait_until(lambda: value(left, "number") == number, 60))
+check("and the placement is taken", wait_until(lambda: value(left, "number") == number))
 left.unmount()
 faults("silent connect")
 left = Mount(store, OPTIONS + "left")

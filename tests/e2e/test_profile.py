@@ -48,7 +48,7 @@ check("no memory to measure: the saved profile is used", told(mount)["source"] =
       told(mount)["cpu_path"] == "abacus" and int(told(mount)["age_seconds"]) >= 4000, told(mount))
 mount.unmount()
 mount = Mount(store, "budget=1G")
-check("it is measured", wait_until(lambda: told(mount)["source"] == "measured", 100), told(mount))
+check("it is measured", wait_until(lambda: told(mount)["source"] == "measured"), told(mount))
 profile = told(mount)
 check("now", int(profile["age_seconds"]) < 2000, profile)
 with open(saved()) as file:
@@ -69,7 +69,7 @@ if os.stat("/dev/shm").st_dev != os.stat(store).st_dev:
         check("the profile is used where it was measured", told(mount)["source"] == "saved", told(mount))
         mount.unmount()
         mount = Mount(shutil.copy(store, there), "budget=1G")
-        check("not that of the other disk", wait_until(lambda: told(mount)["source"] == "measured", 100), told(mount))
+        check("not that of the other disk", wait_until(lambda: told(mount)["source"] == "measured"), told(mount))
         mount.unmount()
 
 
@@ -119,7 +119,7 @@ with open(saved(), "w") as file:
     json.dump(profile, file)
 for says in (True, False):
     mount = Mount(store, "budget=1G")
-    check("it is measured again", wait_until(lambda: told(mount)["source"] in ("measured", "saved"), 100), told(mount))
+    check("it is measured again", wait_until(lambda: told(mount)["source"] in ("measured", "saved")), told(mount))
     check("the first mount says so, without a warning", ("of another version, without disk_spread; it is measured again" in
           mount.log_text()) == says and "warning" not in mount.log_text(), mount.log_text())
     mount.unmount()

@@ -170,7 +170,7 @@ faults(*(f"slow {i:016x}" for i in range(len(names))))
 copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:pool/other.efs"], stderr=subprocess.PIPE, text=True)
 wait_until(lambda: len(objects()) > len(before))
 copying.send_signal(signal.SIGINT)
-said = copying.communicate(timeout=60)[1]
+said = copying.communicate(timeout=PATIENCE)[1]
 check("interrupted", copying.returncode == 130 and "nothing was left behind" in said and objects() == before, (copying.returncode, said, objects()))
 copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:pool/other.efs"])
 wait_until(lambda: "other.efs.part" in objects())

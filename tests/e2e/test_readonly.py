@@ -82,7 +82,7 @@ result = as_nobody("""
     "$4" "$5" "$2" "$6"
     pid=$(sed -n "s/^pid: //p" "$2/.expertfs/config")
     kill "$pid"
-    for i in $(seq 500); do [ -d "/proc/$pid" ] || break; sleep 0.02; done # it saves its state below the scratch folder
+    for i in $(seq 12000); do [ -d "/proc/$pid" ] || break; sleep 0.02; done # it saves its state below the scratch folder
     """, store, PYTHON, attempting, large) if os.path.exists(PYTHON) else note(f"left out: needs {PYTHON}")
 if result is not None:
     if check("it mounts", result.returncode == 0, result):

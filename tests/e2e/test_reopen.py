@@ -170,7 +170,7 @@ for turn in range(4):
             asked += 50
     except BlockingIOError:
         pass
-    client.socket.settimeout(30)
+    client.socket.settimeout(PATIENCE)
     # all tags with queued errors are requested again, and are answered only when there is space
     for tag in range(max(0, asked - 150), asked, 50):
         client.send(ASK, [(n, 1, tag + n) for n in range(8)])

@@ -51,7 +51,7 @@ mount = Mount(ADDRESS, OPTIONS, environment={"EXPERTFS_HTTP_TIMEOUT": "2"})
 gateway.call("stop", "rgw")
 check("EIO", reading_errors(mount, source, 4096) == {"EIO"}, mount.log_text())
 gateway.call("start", "rgw")
-check("right bytes", wait_until(lambda: reading_errors(mount, source) == set(), 120), mount.log_text())
+check("right bytes", wait_until(lambda: reading_errors(mount, source) == set()), mount.log_text())
 mount.unmount()
 
 print("-- another object in its place")

@@ -73,7 +73,7 @@ def arguments(folder, store):
     ends("a status", ran(store, "--", "sh", "-c", "exit 7", "{}"), 7)
     for delay in ("0.001", "0.005", "0.02"):
         result = run("sh", "-c", 'sleep "$1" & shift; exec "$@"', "sh", delay, program("expertctl"), "up", store, "--", "test",
-                     "-d", "{}", timeout=60)
+                     "-d", "{}")
         ends(f"a child that it was given ends after {delay} s", result, 0)
     result = ran(store, "--", "sh", "-c", 'echo "$EXPERTFS_STORE|$EXPERTFS_MOUNT"; exit 3')
     if os.path.exists(PLUGIN):
@@ -118,20 +118,20 @@ def signals(store):
     run_ = started(store, "--", "sh", "-c", own, start_new_session=True)
     begun(run_)
     os.killpg(run_.pid, signal.SIGINT)  # as a terminal does
-    out, _ = run_.communicate(timeout=60)
+    out, _ = run_.communicate(timeout=PATIENCE)
     check("Ctrl-C is for the program, which decides", (out, run_.returncode) == ("int\n", 6), (out, run_.returncode))
     nothing_left("Ctrl-C")
     run_ = started(store, "--", "sh", "-c", "echo {}; exec sleep 300")
     begun(run_)
     run_.terminate()
-    check("SIGTERM ends it, and the run with 143", run_.wait(60) == 143)
+    check("SIGTERM ends it, and the run with 143", run_.wait(PATIENCE) == 143)
     run_.communicate()
     nothing_left("SIGTERM")
     for pause in (0, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05):  # some arrive while it mounts
         run_ = started(store, "--", "true", "{}", "-o")
         time.sleep(pause)
         run_.terminate()
-        check(f"a signal after {pause} s", run_.wait(60) in (143, 130, 0, -15), run_.returncode)
+        check(f"a signal after {pause} s", run_.wait(PATIENCE) in (143, 130, 0, -15), run_.returncode)
         run_.communicate()
         nothing_left(f"a signal after {pause} s")
 
@@ -148,7 +148,7 @@ def supervisor_killed(store):
         check(f"a run has a supervisor, a daemon and a program ({what})", len(daemon) == 1 and len(children) == 2, (children, daemon))
         parent = re.search(r"^PPid:\s+(\d+)", open(f"/proc/{daemon[0]}/status").read(), re.M).group(1)
         os.kill(int(daemon[0] if daemon_goes else parent), signal.SIGKILL)
-        _, told = run_.communicate("\n", timeout=60)
+        _, told = run_.communicate("\n", timeout=PATIENCE)
         check(f"a killed {what}: the program's status", run_.returncode == 3, (run_.returncode, told))
         if daemon_goes:
             check("a killed daemon: said", "was ended by signal 9" in told, told)
@@ -174,7 +174,7 @@ def llama(model, store):
     if not os.path.exists(PLUGIN) or SANITIZED:
         note("left out: llama.cpp: libggml-expertfs.so is not built, or has a sanitizer in it")
         return
-    plain = run(PYTHON, CLIENT, model, scratch("out.npz"), timeout=240)
+    plain = run(PYTHON, CLIENT, model, scratch("out.npz"))
     if plain.returncode == 77:
         note(f"left out: {plain.stdout.strip().splitlines()[-1]}")
         return
@@ -191,7 +191,7 @@ def llama(model, store):
             "through a shell": ("-o", "budget=192M", store, "--", "sh", "-c", '"$0" "$1" "{}/model.gguf" "$2"', *program_,
                                 scratch("out.npz"))}
     for what, words in runs.items():
-        result = ran(*words, env={**os.environ, "EXPERTFS_BUDGET": "192M"}, timeout=240)
+        result = ran(*words, env={**os.environ, "EXPERTFS_BUDGET": "192M"})
         ends(f"llama.cpp, {what}", result, 0, "loaded expertfs backend", r"expertfs compute buffer size = +[0-9.]*[1-9]")
         check(f"llama.cpp, {what}: the same tokens", tokens(result) == tokens(plain), result.stdout[-500:])
 
@@ -274,7 +274,7 @@ def expert_reads(model, store):
             mount.unmount()
             return
         more()  # loading may read pages that hold parts of experts
-        rest, _ = process.communicate("\n", timeout=240)
+        rest, _ = process.communicate("\n", timeout=PATIENCE)
         check("40 tokens: no expert is read from the file", "tokens:" in rest and more() == 0, rest[-500:])
         check("40 tokens: experts come over the socket", mount.count("fuse_handouts") > 0, mount.stat())
     mount.unmount()

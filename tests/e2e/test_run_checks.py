@@ -61,7 +61,7 @@ os.chmod(scratch("home"), 0o777)
 os.chmod(scratch("tmp"), 0o777)
 os.chmod(SCRATCH, 0o755)
 os.chmod(store, 0o644)
-as_nobody = f"env -u EXPERTFS_STATE -u XDG_DATA_HOME HOME={scratch('home')} setpriv --reuid=65534 --regid=65534 --clear-groups timeout 100 '{expertctl}' up '{store}' -- ls {{}}"
+as_nobody = f"env -u EXPERTFS_STATE -u XDG_DATA_HOME HOME={scratch('home')} setpriv --reuid=65534 --regid=65534 --clear-groups timeout 240 '{expertctl}' up '{store}' -- ls {{}}"
 with open(scratch("script"), "w") as file:
     file.write(f"""mount --make-rprivate / || exit 77
 mount -t overlay overlay -o lowerdir=/etc,upperdir='{scratch("etc")}',workdir='{scratch("work")}' /etc || exit 77
@@ -76,7 +76,7 @@ status=$?
 grep '{scratch("tmp")}' /proc/self/mounts
 exit $status
 """)
-result = run("unshare", "-m", "bash", scratch("script"), timeout=280)
+result = run("unshare", "-m", "bash", scratch("script"), timeout=3 * PATIENCE)
 if result.returncode == 77:
     note(f"left out: {result.stderr.strip()}")
 else:

@@ -84,7 +84,7 @@ if os.path.exists("/dev/fuse"):
     check("with activations in BF16, too", {bits} == rounded, ran.stderr)
     two = [subprocess.Popen([RUNMOE, mount.path, "-p", prompt, "-n", "40", "--form", "coded", "-t", "2"],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    outs = [p.communicate(timeout=120) for p in two]
+    outs = [p.communicate(timeout=PATIENCE) for p in two]
     check("two at once: the same tokens", all(p.returncode == 0 for p in two) and
           len({out.splitlines()[0] for out, _ in outs}) == 1, outs)
     check("nothing is held afterwards", wait_until(lambda: mount.count("coded_experts") == 0), mount.stat())

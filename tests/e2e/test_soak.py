@@ -93,11 +93,11 @@ def soak(number, seconds):
                     pass
             readers[at] = reader_processes.Reader(old.kind, mount.path, want, old.seed + 1, stop, ask=old.ask)
     stop.set()
-    did, problems, signals = reader_processes.join(readers, 120)
+    did, problems, signals = reader_processes.join(readers)
     problems += [problem for problem in ended if problem] + [f"{name}: ended by signal {n}" for name, n in signals]
     sampling.set()
-    samples = pipe[0].recv() if pipe[0].poll(60) else []
-    watcher.join(10)
+    samples = pipe[0].recv() if pipe[0].poll(PATIENCE) else []
+    watcher.join(PATIENCE)
     if not check(f"{did} reads and requests by {len(readers)}, {kills} killed, {changes} changes: no wrong byte, no error",
                  not problems, problems[:5]):
         note(mount.log_text()[-2000:])

@@ -16,7 +16,7 @@ os.environ["EXPERTFS_RUN"] = base
 
 def connect(path):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    s.settimeout(30)
+    s.settimeout(PATIENCE)
     folder = os.open(os.path.dirname(path), os.O_PATH)
     s.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
     os.close(folder)
@@ -106,16 +106,16 @@ limit(len(numbers()))
 late = [connect(address_of(mount)) for _ in range(3)]
 got = []
 for s in late:
-    s.settimeout(20)
+    s.settimeout(PATIENCE)
     try:
         got.append(s.recv(64))
     except (TimeoutError, ConnectionError) as error:
         got.append(error)
 check("who comes then is turned away, not left waiting", all(g == b"" or isinstance(g, ConnectionError) for g in got), got)
-check("nobody spins", wait_until(lambda: state() == "S", 5), state())
+check("nobody spins", wait_until(lambda: state() == "S"), state())
 limit(3)  # not even the reserved one: a new descriptor would be 3 or more
 more = [connect(address_of(mount)) for _ in range(3)]
-check("nor with none at all", wait_until(lambda: state() == "S", 5) and wait_until(lambda: state() == "S", 5), state())
+check("nor with none at all", wait_until(lambda: state() == "S") and wait_until(lambda: state() == "S"), state())
 limit(before)
 check("when there are some again, it serves", wait_until(lambda: is_served(address_of(mount))))
 for s in late + more + held:
@@ -161,7 +161,7 @@ def write(text):
         return errno.errorcode[error.errno]
 bad = {text: write(text) for text in (b"x\\n", b"-1\\n", b"7", b"1 2\\n", b"9" * 40 + b"\\n", b"999999\\n")}
 pair = socket.socketpair()
-pair[0].settimeout(20)
+pair[0].settimeout(int(sys.argv[2]))
 sent = write(b"%d\\n" % fd), write(b"%d\\n" % pair[1].fileno())
 pair[1].close()
 print(sorted(set(bad.values())), bad[b"999999\\n"], sent, pair[0].recv(1))
@@ -169,7 +169,7 @@ print(sorted(set(bad.values())), bad[b"999999\\n"], sent, pair[0].recv(1))
 mount = Mount(store)
 if os.geteuid() == 0 and not run("unshare", "-Urmpn", "--fork", "true").returncode:
     inside = ["unshare", "-Urmpn", "--fork"]
-    result = run(*inside, sys.executable, "-c", IN_CONTAINER, mount.path)
+    result = run(*inside, sys.executable, "-c", IN_CONTAINER, mount.path, PATIENCE)
     check("what is no number of a socket is refused or closed", result.stdout == "['EBADF', 'EINVAL'] EBADF ('none', 'none') b''\n" and
           mount.count("fuse_handout_clients") == 0, result)
     result = run(*inside, "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', base, *client, mount.path, model)

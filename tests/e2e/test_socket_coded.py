@@ -2,6 +2,7 @@
 """Coded experts over the socket, by hand: chunks as in the store, in windows that clients cannot write to; their share
 of the budget; clients that request too much or are killed; and segments that are freed while clients still map them."""
 import random
+import select
 import threading
 
 from e2e import *
@@ -48,8 +49,8 @@ for n, (layout, places) in got.items():
         chunk in stored for tensor in tensors for _, _, e, sm in tensor for chunk in (e, sm)))
     check(f"expert {n}: all of its elements", 2 * sum(row[0] for tensor in tensors for row in tensor) == len(files[0, n]) - len(header))
     first[n] = layout, tensors
-check("they are counted", numbers_of(mount, "coded", "coded_m", "fuse_handouts_coded", "coded_experts") == [4, 4, 4, 4] and
-      wait_until(lambda: mount.count("leased_experts") == 0), mount.stat())
+check("they are counted", wait_until(lambda: numbers_of(
+    mount, "coded", "coded_m", "fuse_handouts_coded", "coded_experts", "leased_experts") == [4, 4, 4, 4, 0]), mount.stat())
 held = mount.count("coded_bytes")
 again = coded(one, range(4), tags=200, layout=False)
 check("the same experts again: the same places, and no more memory", mount.count("coded_bytes") == held and all(
@@ -126,7 +127,6 @@ two.close()
 mount = Mount(store, "budget=40M")
 available = mount.count("budget_bytes") - mount.count("fixed_bytes")
 one, two = Client(mount), Client(mount)
-one.socket.settimeout(30)
 asked = [(layer, n) for layer in (0, 1) for n in range(EXPERTS)]
 for layer in (0, 1):
     one.send(ASK, [(n, 1, layer * EXPERTS + n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
@@ -147,15 +147,17 @@ check("never more than the budget", mount.count("chunk_pool_bytes") + mount.coun
 check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight", "coded_errors") == [0, 0, 0]), mount.stat())
 
 
-def take_until_quiet():
-    """The tags of all experts that come until nothing comes for a second."""
+def take_what_fits():
+    """The tags of the experts of a request that fit: its client has been told that the rest does not."""
     here = []
-    one.socket.settimeout(1)
-    try:
-        while True:
-            here.append(one.coded()[0])
-    except TimeoutError:
-        one.socket.settimeout(30)
+
+    def all_came():
+        if one.rest or select.select([one.socket], [], [], 0)[0]:
+            answer = one.coded(oversize=True)
+            here.extend(answer[:1] if answer else ())
+            return False
+        return one.oversize and mount.count("coded_experts") == len(here)  # none is on the way
+    wait_until(all_came)
     return here
 
 
@@ -164,7 +166,7 @@ one.oversize.clear()
 two.oversize.clear()
 one.send(ASK, [(n, 1, n) for n in range(EXPERTS)], form=AS_CODED)
 two.send(ASK, [(0, 1, 9)], layer=1, form=AS_CODED)
-here = [one.coded()[0], *take_until_quiet()]
+here = take_what_fits()
 check("some of a request came, and not all of it", 0 < len(here) < EXPERTS, here)
 check("its client is told so, once", len(one.oversize) == 1 and one.oversize <= set(range(EXPERTS)) - set(here), one.oversize)
 one.send(DROP, [(0, 0, here.pop())])
@@ -184,7 +186,7 @@ print("-- cancelled, dropped in parts, and fitting again")
 one.oversize.clear()
 
 one.send(ASK, [(n, 1, n) for n in range(EXPERTS)], form=AS_CODED)
-here = take_until_quiet()
+here = take_what_fits()
 waiting = [tag for tag in range(EXPERTS) if tag not in here]
 check("the last one is told of", one.oversize == {waiting[-1]}, one.oversize)
 one.oversize.clear()
@@ -199,7 +201,7 @@ one.send(DROP, [(0, 0, tag) for tag in here[1:] + waiting[-1:]])
 one.send(ASK, [(n, 1, n) for n in range(EXPERTS - 1)], form=AS_CODED | MORE)
 one.send(DROP, [(0, 0, EXPERTS - 2)])
 one.send(ASK, [(EXPERTS - 1, 1, EXPERTS - 1)], form=AS_CODED)
-here = take_until_quiet()
+here = take_what_fits()
 check("a tag dropped between the parts of a request is not told of, another is", one.oversize == {EXPERTS - 1}, (here, one.oversize))
 came = len(here)
 while came < EXPERTS - 1:
@@ -255,7 +257,7 @@ def request_on_and_on(client, seed):
         rc = library.efs_client_wait(request)
         if rc not in (0, -errno.EDEADLK):
             wrong.append(rc)
-        while library.efs_client_wait_any(request, 60000, ctypes.byref(index), ctypes.byref(status)) == 1:
+        while library.efs_client_wait_any(request, 1000 * PATIENCE, ctypes.byref(index), ctypes.byref(status)) == 1:
             came += status.value == 0
             library.efs_client_drop(request, index)
         if came != 6:
@@ -271,7 +273,7 @@ for one_client in (True, False):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE)
     check(f"in {len(clients)} clients: all of them come", not wrong and not any(thread.is_alive() for thread in threads), wrong)
     for client in clients:
         library.efs_client_close(client)

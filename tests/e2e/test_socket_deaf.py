@@ -38,7 +38,7 @@ def library_asks(layer):
     index, status, came = ctypes.c_uint32(), ctypes.c_int(), []
     assert library.efs_client_open(mount.path.encode(), None, ctypes.byref(client), None) == 0
     assert library.efs_client_begin(client, b"", layer, needs, ASKED, api.FORM_ANY, ctypes.byref(request), ctypes.byref(error)) == 0, error.text
-    while library.efs_client_wait_any(request, 120000, ctypes.byref(index), ctypes.byref(status)) == 1:
+    while library.efs_client_wait_any(request, 1000 * PATIENCE, ctypes.byref(index), ctypes.byref(status)) == 1:
         came.append(status.value)
     library.efs_client_release(request)
     library.efs_client_close(client)

@@ -31,7 +31,7 @@ def work():
 
 
 def end_in(what, experts, before):
-    check(f"{what}: leaves the queue at once", wait_until(lambda: errors() == before + experts, 10), (before, errors()))
+    check(f"{what}: leaves the queue at once", wait_until(lambda: errors() == before + experts), (before, errors()))
 
 
 print("-- cancelled, dropped")

@@ -31,10 +31,11 @@ holder.send(DROP, [(0, 0, 0)])
 dropped = time.monotonic()
 time.sleep(2)
 second.ask_coded(1, 0, ASKED)
+# a busy machine may be late, but not by the 30 seconds that the later one would wait for after the first
 check("a request is refused", refused(first))
-check("30 seconds after the drop", 29 < time.monotonic() - dropped < 41, time.monotonic() - dropped)
+check("30 seconds after the drop", 29 < time.monotonic() - dropped < 58, time.monotonic() - dropped)
 check("a later one, too", refused(second))
-check("30 seconds after it was sent", 31 < time.monotonic() - dropped < 43, time.monotonic() - dropped)
+check("30 seconds after it was sent", 31 < time.monotonic() - dropped < 58, time.monotonic() - dropped)
 check("what waits for its own client is refused, too", refused(own, 10))
 check("what it holds stays", alone.count("coded_experts") == HELD)
 for client in (holder, first, second, own):

@@ -60,7 +60,7 @@ try:
 except TimeoutError:
     said = None
 check("nothing is answered", said is None, said)
-one.socket.settimeout(30)
+one.socket.settimeout(PATIENCE)
 
 print("-- refused, and not cut off")
 taken, refused = counts()

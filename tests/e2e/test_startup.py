@@ -32,7 +32,7 @@ def ends(what, number, background, store, path, *options):
     try:
         waits = wait_until(lambda: in_a_call(process.pid) or process.poll() is not None) and process.poll() is None
         process.send_signal(number)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=PATIENCE)[1]
     except subprocess.TimeoutExpired:
         process.kill()
         said = "still running"

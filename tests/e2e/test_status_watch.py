@@ -24,7 +24,7 @@ def watched(rows, columns, until, more=(), environment=None):
     process = subprocess.Popen([expertctl, "status", "-w", "1", *more, mount.path], stdin=device, stdout=device,
                                stderr=device, preexec_fn=own, env={**os.environ, "TERM": "xterm", **(environment or {})})
     os.close(device)
-    text, typed, end = b"", False, time.monotonic() + 120
+    text, typed, end = b"", False, time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if select.select([control], [], [], 0.1)[0]:
             try:
@@ -37,7 +37,7 @@ def watched(rows, columns, until, more=(), environment=None):
         for name in files_below(mount.path):
             if not name.startswith(".expertfs"):
                 open(mount / name, "rb").read()
-    status = process.wait(60)
+    status = process.wait(PATIENCE)
     os.close(control)
     return status, text.decode(errors="replace")
 
@@ -63,7 +63,7 @@ check("a small terminal: no screen has more lines than it", status == 0 and all(
 process = subprocess.Popen([expertctl, "status", "-w", "1", mount.path], stdout=subprocess.PIPE, text=True)
 process.stdout.readline()
 process.send_signal(signal.SIGINT)
-said = process.communicate(timeout=60)[0]
+said = process.communicate(timeout=PATIENCE)[0]
 check("no terminal: no escapes, Ctrl-C ends it with 0", process.returncode == 0 and "\x1b" not in said, (process.returncode, said))
 mount.stop()
 
@@ -80,7 +80,7 @@ for at, lazy in ((scratch("below"), False), (scratch("kept"), True)):
     else:  # a watcher may have a file open
         wait_until(lambda: run(expertctl, "down", at).returncode == 0)
     for process, what in zip(watching, ("log -f", "status -w")):
-        said = process.communicate(timeout=60)
+        said = process.communicate(timeout=PATIENCE)
         check(f"{what}: said, 0", process.returncode == 0 and said[1] == f"expertctl: {at} was unmounted\n", (process.returncode, said))
 at = Mount(store)
 watching = [subprocess.Popen([expertctl, *words, at.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -89,7 +89,7 @@ for process in watching:
     process.stdout.readline()
 os.kill(int(re.search(r"^pid: (\d+)", open(at / ".expertfs/config").read(), re.M)[1]), signal.SIGKILL)
 for process in watching:
-    said = process.communicate(timeout=60)
+    said = process.communicate(timeout=PATIENCE)
     check("its daemon is killed: a failure", process.returncode == 1 and "has ended" in said[1], (process.returncode, said))
 run("umount", "-l", at.path)
 done()

@@ -46,7 +46,7 @@ for turn, path in enumerate(names):
     forged, want = "forged" in name, good[name.split("-")[0]]
     looked = run(program("expertctl"), "info", path)
     if looked.returncode:  # the daemon must refuse it, too
-        mounted = run(program("expertfs"), path, empty, timeout=30)
+        mounted = run(program("expertfs"), path, empty)
         check(f"{name} is not mounted, and it is told why", mounted.returncode > 0 and path in mounted.stderr,
               (mounted.returncode, mounted.stderr))
         if is_mounted(empty):

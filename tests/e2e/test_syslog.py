@@ -37,7 +37,7 @@ if not made or run("mount", "--rbind", "/dev/shm", f"{devices}/shm").returncode 
     skip("a /dev of its own cannot be mounted here")
 log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 log.bind("/dev/log")
-log.settimeout(30)
+log.settimeout(PATIENCE)
 
 
 def told(pattern):

@@ -233,7 +233,7 @@ shutil.copy(f"{model}/config.json", several)
 print("-- at once")
 both = [subprocess.Popen([expertctl, "up", "--store", scratch("data/twice"), model], stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, text=True) for _ in range(3)]
-said = [one.communicate(timeout=120) for one in both]
+said = [one.communicate(timeout=PATIENCE) for one in both]
 check("three at once: one packs, all succeed with the same line", [one.returncode for one in both] == [0] * 3 and
       len({out for out, _ in said}) == 1 and sum("packing" in error for _, error in said) == 1, said)
 down("three at once", scratch(f"data/twice/{NAME}"))
@@ -545,7 +545,7 @@ if os.geteuid() == 0:
     up("on another mount point", store, hung)
     daemon = pid_of(hung)
     suspend(daemon)
-    result = ctl("up", unpacked, hung, timeout=60)
+    result = ctl("up", unpacked, hung)
     check("a mount point whose daemon hangs", result.returncode == 1 and "does not answer" in result.stderr and "packing" not in result.stderr, result)
     os.kill(daemon, signal.SIGCONT)
     down("hung", hung)
@@ -567,7 +567,7 @@ shares = []
 for turn in range(4):  # in any order: up never finds its mount point removed
     calls = [subprocess.Popen([expertctl, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
              for words in (("up", "-o", "budget=64M", model), ("down", NAME))]
-    shares += [call.communicate(timeout=120)[0] for call in calls]
+    shares += [call.communicate(timeout=PATIENCE)[0] for call in calls]
     ctl("down", NAME)
 check("up and down at once", not [said for said in shares if "make the directory" in said], shares)
 os.close(folder)

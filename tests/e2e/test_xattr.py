@@ -125,7 +125,7 @@ for name, value, path, error, says in (
     printed = len(mount.log_text())
     got = error_of(set_, name, value, path)
     check(f"{name}={value!r:.24} on {path or 'the root'}: {error}", got == error, got)
-    logged = wait_until(lambda: says in mount.log_text()[printed:], 30 if told < 16 else 0)
+    logged = wait_until(lambda: says in mount.log_text()[printed:], PATIENCE if told < 16 else 0)
     check("  the log and the answer tell what is allowed", (logged or told >= 16) and says in get("answer"),
           (mount.log_text()[printed:], get("answer")))
     told += logged

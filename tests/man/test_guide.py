@@ -68,7 +68,7 @@ script = [f"mount --make-rprivate / && mount --bind '{srv}' /srv", "set -e",
           # mount(8) looks for the program of a type in the system's folders only
           f"mount -t overlay overlay -o lowerdir='{scratch('bin')}':/usr/local/bin /usr/local/bin || exit 77",
           f"mount -t overlay overlay -o lowerdir='{scratch('sbin')}':/sbin /sbin || exit 77",
-          "gone() { for n in $(seq 200); do mountpoint -q \"$1\" || return 0; sleep 0.05; done; echo \"$1 stays\"; return 1; }"]
+          "gone() { for n in $(seq 4800); do mountpoint -q \"$1\" || return 0; sleep 0.05; done; echo \"$1 stays\"; return 1; }"]
 left_out = []
 for number, command in enumerate(commands):
     needed = next((NEEDS[words] for words in NEEDS if words in command), None)
@@ -80,7 +80,7 @@ for number, command in enumerate(commands):
         script.append(f"gone {'/srv/gguf' if 'gguf' in command else '/srv/mnt'}")
 with open(scratch("script"), "w") as file:
     file.write("\n".join(script) + "\n")
-result = run("unshare", "-m", "bash", scratch("script"), timeout=280)
+result = run("unshare", "-m", "bash", scratch("script"), timeout=3 * PATIENCE)
 if result.returncode == 77:
     skip(f"/etc cannot be overlaid here: {result.stderr.strip()}")
 parts = re.split(r"^== (\d+)\n", result.stdout, flags=re.M)

@@ -83,7 +83,7 @@ for way in ("coded", "full"):
     check("it runs", wait_until(lambda: session.stats()["coded"] + session.stats()["leases"] > before + 9))
     killed = time.monotonic()
     os.kill(mount.daemon.pid, signal.SIGKILL)
-    thread.join(60)
+    thread.join(PATIENCE)
     check(f"{way}: EIO", len(ended) == 1 and ended[0][1] == errno.EIO, ended)
     note(f"after {ended[0][0] - killed:.2f} s" if ended else "never")
     del model

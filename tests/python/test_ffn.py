@@ -145,7 +145,7 @@ if os.path.exists("/dev/fuse"):
     check("they run", wait_until(lambda: session.stats()["coded"] + session.stats()["leases"] > 3))
     killed = time.monotonic()
     os.kill(mount.daemon.pid, signal.SIGKILL)
-    thread.join(60)
+    thread.join(PATIENCE)
     check("EIO", len(ended) == 1 and ended[0][1] == errno.EIO, ended)
     note(f"after {ended[0][0] - killed:.2f} s" if ended else "never")
     session.close()

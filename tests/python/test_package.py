@@ -284,10 +284,10 @@ def check_two_threads(what, session, by_ffns=(False, True)):
                     errors.append(str(error))
                     kept.clear()
                     if layer == 1:  # else both may try and fail in step, for ever
-                        first_ended.wait(100)
+                        first_ended.wait(PATIENCE)
             if layer == 0:
                 first_ended.set()
-        check(f"{what}: two threads that wait for each other: both end{', by ffn()' * by_ffn}", in_threads(hold_and_wait, (0, 1), 120) and
+        check(f"{what}: two threads that wait for each other: both end{', by ffn()' * by_ffn}", in_threads(hold_and_wait, (0, 1)) and
               len(ended) == 2 and errors, (ended, errors))
 
 
@@ -302,9 +302,9 @@ capsule = kept[0]["gate"].__dlpack__()
 views = [one["gate"].buffer for one in kept]
 waiting = session.request(1, range(8))
 print("end")
-""", store, timeout=60)
+""", store)
 check("with living tensors and requests it does not hang", result.returncode == 0 and result.stdout == "end\n", result)
-result = python("import expertfs, sys\nexpertfs.open(sys.argv[1], budget='128M', state=False).request(0, [1])\n", store, timeout=60)
+result = python("import expertfs, sys\nexpertfs.open(sys.argv[1], budget='128M', state=False).request(0, [1])\n", store)
 check("nor without", result.returncode == 0 and not result.stderr, result)
 
 print("-- packing")

@@ -80,7 +80,7 @@ if command -v zsh >/dev/null; then
     [ "$named" = "_expertfs _expertfs" ] || wrong "zsh: what completes is '$named'"
     zsh_says() { # LINE WORD: prints the words of a terminal after Tab
         zsh -fc 'zmodload zsh/zpty; zpty shell zsh -fi; zpty -w shell "PS1=; fpath=($1 \$fpath); autoload -Uz compinit; compinit -D -u; cd /; bindkey \"^I\" complete-word; print rea\\dy"
-            zpty -r shell text "*ready*"; zpty -wn shell "$2"$'"'\t'"'; for try in {1..100}; do zpty -rt shell more && text+=$more; [[ $text != *$3* ]] || exit 0; sleep 0.2; done; print -r -- $text; exit 1' \
+            zpty -r shell text "*ready*"; zpty -wn shell "$2"$'"'\t'"'; for try in {1..1200}; do zpty -rt shell more && text+=$more; [[ $text != *$3* ]] || exit 0; sleep 0.2; done; print -r -- $text; exit 1' \
             zsh "$work" "$1" "$2" >"$work/zsh" 2>&1 || wrong "zsh, '$1': no '$2' in $(tail -c 300 "$work/zsh")"
     }
     zsh_says 'expertctl verify --dec' --decode

@@ -266,7 +266,7 @@ fi
 "$moe_replay" --profile "$profile" --policy $all --json "$dir/cut.json" --batch 1,4,16 \
     "$dir/long.route" >"$dir/out" 2>"$dir/err" &
 pid=$!
-for _ in $(seq 1200); do grep -q '^zipmoe:io' "$dir/out" && break; sleep 0.1; done
+for _ in $(seq 2400); do grep -q '^zipmoe:io' "$dir/out" && break; sleep 0.1; done
 kill -TERM $pid # like Ctrl-C, which shells make their background jobs ignore
 wait $pid
 status=$?

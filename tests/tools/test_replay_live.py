@@ -133,7 +133,7 @@ out = scratch("cut.json")
 going = subprocess.Popen([program("moe-replay"), "--json", out, *mapped, "--layer-us", "1000", long], stdout=subprocess.PIPE, text=True)
 going.stdout.readline()  # it has started
 going.send_signal(signal.SIGTERM)
-printed = going.communicate(timeout=60)[0]
+printed = going.communicate(timeout=PATIENCE)[0]
 check("interrupted with 130", going.returncode == 130, going.returncode)
 runs = json.load(open(out)) if os.path.exists(out) else []
 check("what is known is written", all(0 < r["tokens"] < 60000 for r in runs) and ("mmap  " in printed) == bool(runs), printed)

@@ -24,7 +24,7 @@ def in_terminal(keys, prompt, *arguments):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     process = subprocess.Popen([mkexpertfs, *arguments], env={**os.environ, "TERM": "xterm"}, stdin=device, stdout=subprocess.DEVNULL, stderr=device,
                                preexec_fn=own)
-    text, typed, end = "", False, time.monotonic() + 60
+    text, typed, end = "", False, time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if select.select([control], [], [], 0.1)[0]:
             text += os.read(control, 65536).decode()
