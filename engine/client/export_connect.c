@@ -64,17 +64,19 @@ static errint_t export_connect_path(int fd, char *path)
     return rc;
 }
 
-/* Whether the socket's other end runs as the owner of the mount's root, or as root. */
-static bool export_is_trusted(int fd, int root)
+/* -EPERM: the socket's other end runs neither as the owner of the mount's root, nor as root. */
+static errint_t export_check_owner(int fd, int root)
 {
     struct ucred who;
     socklen_t room = sizeof(who);
     struct stat st;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &room) == 0 && efs_sys_fstat(root, &st) == 0 &&
-           (who.uid == 0 || who.uid == st.st_uid);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &room) < 0)
+        return -errno;
+    errint_t rc = efs_sys_fstat(root, &st);
+    return rc < 0 || who.uid == 0 || who.uid == st.st_uid ? rc : -EPERM;
 }
 
-/* Connects a new socket to this path, if its other end is trusted. A descriptor or -errno. */
+/* Connects a new socket to this path, if its other end may be trusted. A descriptor or -errno. */
 static int export_connect_socket(int root, const char *path)
 {
     char copy[PATH_MAX];
@@ -83,8 +85,8 @@ static int export_connect_socket(int root, const char *path)
     if (fd < 0)
         return -errno;
     errint_t rc = export_connect_path(fd, copy);
-    if (rc == 0 && !export_is_trusted(fd, root))
-        rc = -EPERM;
+    if (rc == 0)
+        rc = export_check_owner(fd, root);
     if (rc == 0)
         return fd;
     efs_sys_close(fd);
@@ -138,10 +140,10 @@ errint_t efs_export_connect(int root, struct efs_export **out, struct efs_error 
     }
     if (rc < 0) {
         efs_export_free(h, true, false);
-        return efs_fail(err, rc,
-                        "%s: %s\nhint: a program in a container without a user namespace needs the folder of the "
-                        "socket, too",
-                        path, strerror(-rc));
+        return efs_fail(err, rc, "%s: %s%s", path, strerror(-rc),
+                        rc == -ENOTCONN ? "" /* the daemon has ended */
+                                        : "\nhint: a program in a container without a user namespace needs the folder "
+                                          "of the socket, too");
     }
     *out = h;
     return 0;

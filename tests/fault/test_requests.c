@@ -231,6 +231,24 @@ static errint_t client_once(struct efs_error *err)
     return first;
 }
 
+/* The daemon ends at any moment while a client connects: not a lack of permission. */
+TEST(test_daemon_ends)
+{
+    struct efs_error err;
+    struct efs_client *client;
+    unsigned met = 0;
+    for (bool triggered = true; triggered; met += triggered) {
+        fault_plan(FAULT_FSTAT, met + 1, ENOTCONN, false);
+        errint_t rc = efs_client_open(mount.directory, NULL, &client, &err);
+        triggered = fault_triggered();
+        fault_clear();
+        assert_int_equal(rc, triggered ? -ENOTCONN : 0);
+        if (rc == 0)
+            efs_client_close(client);
+    }
+    assert_true(met > 0);
+}
+
 static errint_t again(const struct sweep *sweep, struct efs_error *err)
 {
     return sweep->operation(err);
