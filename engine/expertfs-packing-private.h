@@ -63,6 +63,8 @@ void efs_pack_warn_dense(const struct efs_catalog *catalog, const char *done, ch
  */
 errint_t efs_store_copy(const char *from, const char *to, bool force, efs_progress_fn *progress, void *arg,
                         uint64_t *bytes, struct efs_error *err);
+/* Whether a store can be copied to rados:POOL/NAME: 0 if nothing has that name; -EEXIST; -errno. Blocks. */
+errint_t efs_rados_vacant(const char *address, struct efs_error *err);
 /* Bytes of a store in a pool, or of what a copy that was killed has left. Blocks. */
 errint_t efs_rados_bytes(const char *address, bool unfinished, uint64_t *bytes, struct efs_error *err);
 /* Deletes it. *bytes: as before; 0: only the record of a copy that had ended was left. Blocks. */

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,25 +48,40 @@ static errint_t parse_address(const char *address, struct efs_rados *rados, stru
     return 0;
 }
 
-/* The user of --id, --user, --name and -n in CEPH_ARGS, which the library leaves to programs. "": none. */
-static void find_user(char user[ARGUMENT_BYTES])
+/* Arguments in CEPH_ARGS that the library leaves to programs. "": not given. */
+struct given {
+    char user[ARGUMENT_BYTES], conf[PATH_MAX];
+};
+
+static void take_argument(struct given *given, char kind, const char *value)
 {
+    if (kind == 'c')
+        snprintf(given->conf, sizeof(given->conf), "%s", value);
+    else
+        snprintf(given->user, sizeof(given->user), "%s",
+                 value + (kind == 'n' && strncmp(value, "client.", 7) == 0 ? 7 : 0));
+}
+
+static void find_arguments(struct given *given)
+{
+    static const struct {
+        const char *name;
+        char kind;
+    } known[] = {{"--id", 'i'}, {"--user", 'i'}, {"--name", 'n'}, {"-n", 'n'}, {"--conf", 'c'}, {"-c", 'c'}};
     const char *text = secure_getenv("CEPH_ARGS");
-    char *copy = text ? strdup(text) : NULL, *rest = NULL;
-    bool next_is_id = false, next_is_name = false;
-    user[0] = '\0';
+    char *copy = text ? strdup(text) : NULL, *rest = NULL, next = '\0';
+    *given = (struct given){.user = ""};
     for (char *word = copy ? strtok_r(copy, " \t", &rest) : NULL; word; word = strtok_r(NULL, " \t", &rest)) {
-        const char *value = next_is_id || next_is_name ? word : strchr(word, '=') ? strchr(word, '=') + 1 : NULL;
-        const bool id = next_is_id || strncmp(word, "--id=", 5) == 0 || strncmp(word, "--user=", 7) == 0;
-        const bool name = next_is_name || strncmp(word, "--name=", 7) == 0;
-        next_is_id = next_is_name = false;
-        if (value && (id || name)) {
-            if (name && strncmp(value, "client.", 7) == 0)
-                value += 7;
-            snprintf(user, ARGUMENT_BYTES, "%s", value);
-        } else {
-            next_is_id = strcmp(word, "--id") == 0 || strcmp(word, "--user") == 0;
-            next_is_name = strcmp(word, "--name") == 0 || strcmp(word, "-n") == 0;
+        const char kind = next;
+        next = '\0';
+        if (kind)
+            take_argument(given, kind, word);
+        for (size_t i = 0; !kind && i < sizeof(known) / sizeof(known[0]); i++) {
+            const size_t bytes = strlen(known[i].name);
+            if (strcmp(word, known[i].name) == 0)
+                next = known[i].kind;
+            else if (known[i].name[1] == '-' && strncmp(word, known[i].name, bytes) == 0 && word[bytes] == '=')
+                take_argument(given, known[i].kind, word + bytes + 1);
         }
     }
     free(copy);
@@ -97,22 +113,25 @@ static void set_timeout(struct efs_rados *r, const char *option, const char *uns
 
 errint_t efs_rados_connect(const char *address, struct efs_rados *r, struct efs_error *err)
 {
-    char user[ARGUMENT_BYTES], reason[300];
+    struct given given;
+    char reason[300];
     *r = (struct efs_rados){.cluster = NULL};
     errint_t rc = parse_address(address, r, err);
     if (rc == 0)
         rc = load(&r->call, err);
     if (rc < 0)
         return rc;
-    find_user(user);
-    int failed = r->call.create(&r->cluster, *user ? user : NULL);
+    find_arguments(&given);
+    int failed = r->call.create(&r->cluster, *given.user ? given.user : NULL);
     if (failed < 0) {
         r->cluster = NULL;
         return efs_fail(err, failed, "%s: %s", r->label, efs_rados_reason(failed, reason, sizeof(reason)));
     }
-    failed = r->call.conf_read_file(r->cluster, NULL); /* CEPH_CONF, or where Ceph looks for it */
+    /* NULL: CEPH_CONF, or where Ceph looks for it */
+    failed = r->call.conf_read_file(r->cluster, *given.conf ? given.conf : NULL);
     if (failed < 0 && failed != -ENOENT)
-        return efs_fail(err, -EINVAL, "%s: the configuration of Ceph cannot be read: %s", r->label, strerror(-failed));
+        return efs_fail(err, -EINVAL, "%s: the configuration of Ceph cannot be read: %s\nhint: CEPH_CONF names one",
+                        r->label, strerror(-failed));
     (void)r->call.conf_parse_env(r->cluster, NULL);
     char hosts[8] = "";
     if (failed == -ENOENT && r->call.conf_get(r->cluster, "mon_host", hosts, sizeof(hosts)) == 0 && !*hosts)

@@ -35,7 +35,6 @@
     X(void, ioctx_destroy, (void *io))                                                                                 \
     X(int, stat, (void *io, const char *object, uint64_t *bytes, time_t *modified))                                    \
     X(int, read, (void *io, const char *object, char *to, size_t bytes, uint64_t offset))                              \
-    X(int, remove, (void *io, const char *object))                                                                     \
     X(void *, create_read_op, (void))                                                                                  \
     X(void, release_read_op, (void *op))                                                                               \
     X(void, read_op_read, (void *op, uint64_t offset, size_t bytes, char *to, size_t *read, int *result))              \
@@ -43,6 +42,7 @@
     X(void, release_write_op, (void *op))                                                                              \
     X(void, write_op_create, (void *op, int exclusive, const char *category))                                          \
     X(void, write_op_write_full, (void *op, const char *from, size_t bytes))                                           \
+    X(void, write_op_remove, (void *op))                                                                               \
     X(void, write_op_assert_version, (void *op, uint64_t version))                                                     \
     X(uint64_t, get_last_version, (void *io))                                                                          \
     X(int, lock_exclusive,                                                                                             \
@@ -98,7 +98,9 @@ errint_t efs_rados_head_read(struct efs_rados *rados, struct efs_rados_head *hea
 /* Reads an object with this `format` like a head. Errors without a message. */
 errint_t efs_rados_object_read(struct efs_rados *rados, const char *name, const char *format,
                                struct efs_rados_head *head);
-#define EFS_RADOS_FULL_TRY 64 /* LIBRADOS_OPERATION_FULL_TRY: an error where the pool is full; else librados waits */
+/* LIBRADOS_OPERATION_FULL_*. Without them librados waits while the pool is full, also to delete objects. */
+#define EFS_RADOS_FULL_TRY 64    /* an error then */
+#define EFS_RADOS_FULL_FORCE 192 /* that and FULL_TRY: what frees space is done nevertheless */
 /* The name of an object of a store. */
 void efs_rados_oid(char oid[EFS_RADOS_OID_BYTES], const char *id, uint64_t number);
 /* An error of librados as a reason and, where there is one, a hint after a newline. */

@@ -37,29 +37,39 @@ struct copy {
     bool reading;        /* it was a read of the store that failed */
 };
 
-/* Writes an object as a whole. exclusive: -EEXIST if there is one. */
-static int write_object(const struct efs_rados *r, const char *name, const void *data, size_t bytes, bool exclusive)
+/* Writes an object as a whole. -EEXIST: there is one. full: EFS_RADOS_FULL_*. */
+static int write_object(const struct efs_rados *r, const char *name, const void *data, size_t bytes, int full)
 {
     void *op = r->call.create_write_op();
     if (!op)
         return -ENOMEM;
-    if (exclusive)
-        r->call.write_op_create(op, 1, NULL);
+    r->call.write_op_create(op, 1, NULL);
     r->call.write_op_write_full(op, data, bytes);
-    int rc = r->call.write_op_operate(op, r->io, name, NULL, EFS_RADOS_FULL_TRY);
+    int rc = r->call.write_op_operate(op, r->io, name, NULL, full);
+    r->call.release_write_op(op);
+    return rc;
+}
+
+static int remove_object(const struct efs_rados *r, const char *name)
+{
+    void *op = r->call.create_write_op();
+    if (!op)
+        return -ENOMEM;
+    r->call.write_op_remove(op);
+    int rc = r->call.write_op_operate(op, r->io, name, NULL, EFS_RADOS_FULL_FORCE);
     r->call.release_write_op(op);
     return rc;
 }
 
 static int write_head(const struct efs_rados *r, const struct efs_rados_head *head, const char *name,
-                      const char *format)
+                      const char *format, int full)
 {
     char text[512];
     int bytes = snprintf(text, sizeof(text),
                          "{\"format\": \"%s\", \"version\": 1, \"id\": \"%s\", \"bytes\": %" PRIu64
                          ", \"object_bytes\": %" PRIu32 ", \"content_hash\": \"%016" PRIx64 "\"}\n",
                          format, head->id, head->bytes, head->object_bytes, head->content_hash);
-    return write_object(r, name, text, (size_t)bytes, true);
+    return write_object(r, name, text, (size_t)bytes, full);
 }
 
 /* NAME.part. -ENAMETOOLONG. */
@@ -86,7 +96,7 @@ static int copy_object(const struct copy *c, uint64_t number, void *buffer, bool
     int rc = efs_sys_pread_all(c->store->fd, buffer, bytes, begin);
     *reading = rc < 0;
     efs_rados_oid(oid, c->head.id, number);
-    return rc < 0 ? rc : write_object(&c->rados, oid, buffer, bytes, true);
+    return rc < 0 ? rc : write_object(&c->rados, oid, buffer, bytes, EFS_RADOS_FULL_TRY);
 }
 
 static void *writer_run(void *arg)
@@ -123,7 +133,7 @@ static int remove_objects(const struct efs_rados *r, const char *id, uint64_t en
     int failed = 0;
     for (uint64_t i = 0; i < end; i++) {
         efs_rados_oid(oid, id, i);
-        int rc = r->call.remove(r->io, oid);
+        int rc = remove_object(r, oid);
         failed = rc < 0 && rc != -ENOENT && !failed ? rc : failed;
     }
     return failed;
@@ -173,22 +183,34 @@ static errint_t fail_marked(struct efs_rados *r, const char *mark, struct efs_er
         r->label, EFS_WORD(r->label));
 }
 
+/* 0: nothing has the name, nor that of the mark, which is set. */
+static errint_t copy_check(struct copy *c, struct efs_error *err)
+{
+    struct efs_rados *r = &c->rados;
+    uint64_t bytes;
+    time_t modified;
+    errint_t error = mark_name(r, c->part, err);
+    if (error < 0)
+        return error;
+    if (r->call.stat(r->io, r->name, &bytes, &modified) == 0)
+        return efs_fail(err, -EEXIST, "%s: exists\nhint: `expertctl rm %s` deletes it", r->label, EFS_WORD(r->label));
+    int rc = r->call.stat(r->io, c->part, &bytes, &modified);
+    if (rc == 0)
+        return fail_marked(r, c->part, err);
+    return rc == -ENOENT ? 0 : fail(r, rc, err);
+}
+
 static errint_t copy_begin(struct copy *c, struct efs_error *err)
 {
-    uint64_t id, bytes;
-    time_t modified;
+    uint64_t id;
     if (getrandom(&id, sizeof(id), 0) != sizeof(id))
         return efs_fail(err, -EIO, "no random numbers");
     snprintf(c->head.id, sizeof(c->head.id), "%016" PRIx64, id);
-    errint_t error = mark_name(&c->rados, c->part, err);
+    errint_t error = copy_check(c, err);
     if (error < 0)
         return error;
-    int rc = c->rados.call.stat(c->rados.io, c->rados.name, &bytes, &modified);
-    if (rc == 0)
-        return efs_fail(err, -EEXIST, "%s: exists\nhint: `expertctl rm %s` deletes it", c->rados.label,
-                        EFS_WORD(c->rados.label));
-    rc = rc == -ENOENT ? write_head(&c->rados, &c->head, c->part, EFS_RADOS_MARK) : rc;
-    if (rc == -EEXIST)
+    int rc = write_head(&c->rados, &c->head, c->part, EFS_RADOS_MARK, EFS_RADOS_FULL_TRY);
+    if (rc == -EEXIST) /* another copy started at the same time */
         return fail_marked(&c->rados, c->part, err);
     return rc < 0 ? fail(&c->rados, rc, err) : 0;
 }
@@ -198,13 +220,13 @@ static int copy_end(struct copy *c)
 {
     const struct efs_rados *r = &c->rados;
     bool complete = c->failed == 0;
-    int rc = complete ? write_head(r, &c->head, r->name, EFS_RADOS_STORE) : c->failed;
+    int rc = complete ? write_head(r, &c->head, r->name, EFS_RADOS_STORE, EFS_RADOS_FULL_TRY) : c->failed;
     bool refused = rc == -EEXIST || rc == -ENOSPC || rc == -EDQUOT || rc == -EPERM || rc == -EACCES;
     if (complete && rc < 0 && !refused)
         return rc; /* the head may have been written, or may be yet */
     if (rc < 0 && remove_objects(r, c->head.id, c->next) < 0)
         return rc;
-    r->call.remove(r->io, c->part);
+    remove_object(r, c->part);
     return rc;
 }
 
@@ -236,6 +258,16 @@ errint_t efs_rados_copy(const struct efs_store *store, const char *address, efs_
         rc = efs_fail(err, failed, "%s: %s", c.reading ? store->path : c.rados.label,
                       failed == -EEXIST ? "was written by another copy meanwhile"
                                         : efs_rados_reason(failed, reason, sizeof(reason)));
+    efs_rados_close(&c.rados);
+    return rc;
+}
+
+errint_t efs_rados_vacant(const char *address, struct efs_error *err)
+{
+    struct copy c = {.store = NULL};
+    errint_t rc = efs_rados_connect(address, &c.rados, err);
+    if (rc == 0)
+        rc = copy_check(&c, err);
     efs_rados_close(&c.rados);
     return rc;
 }
@@ -273,11 +305,11 @@ static int remove_marked(struct efs_rados *r, const struct efs_rados_head *head,
     struct efs_rados_head now;
     int rc = efs_rados_object_read(r, r->name, EFS_RADOS_STORE, &now);
     if (rc == 0 && strcmp(now.id, head->id) == 0)
-        rc = r->call.remove(r->io, r->name);
+        rc = remove_object(r, r->name);
     rc = rc == -ENOENT || rc == -EUCLEAN ? 0 : rc;
     if (rc == 0)
         rc = remove_objects(r, head->id, (head->bytes + head->object_bytes - 1) / head->object_bytes);
-    return rc == 0 ? r->call.remove(r->io, mark) : rc;
+    return rc == 0 ? remove_object(r, mark) : rc;
 }
 
 errint_t efs_rados_remove(const char *address, bool unfinished, uint64_t *bytes, struct efs_error *err)
@@ -291,7 +323,7 @@ errint_t efs_rados_remove(const char *address, bool unfinished, uint64_t *bytes,
         rc = find(&r, unfinished, &head, err);
     if (rc == 0)
         rc = mark_name(&r, mark, err);
-    int failed = rc == 0 && !unfinished ? write_head(&r, &head, mark, EFS_RADOS_MARK) : 0;
+    int failed = rc == 0 && !unfinished ? write_head(&r, &head, mark, EFS_RADOS_MARK, EFS_RADOS_FULL_FORCE) : 0;
     if (failed == -EEXIST)
         rc = fail_marked(&r, mark, err);
     else if (failed < 0)
@@ -300,7 +332,7 @@ errint_t efs_rados_remove(const char *address, bool unfinished, uint64_t *bytes,
         /* a copy that was killed after its head was written has only its mark left */
         bool ended = unfinished && efs_rados_object_read(&r, r.name, EFS_RADOS_STORE, &whole) == 0 &&
                      strcmp(whole.id, head.id) == 0;
-        failed = ended ? r.call.remove(r.io, mark) : remove_marked(&r, &head, mark);
+        failed = ended ? remove_object(&r, mark) : remove_marked(&r, &head, mark);
         *bytes = ended ? 0 : head.bytes;
         rc = failed < 0 ? fail(&r, failed, err) : 0;
     }

@@ -51,7 +51,7 @@ struct operation { /* of reads or of a write */
         int *result;
     } pieces[PIECES];
     unsigned count;
-    bool exclusive;
+    bool exclusive, removes;
     uint64_t version; /* that the object must have; 0: any */
     const char *from;
     size_t bytes;
@@ -250,14 +250,6 @@ API int rados_read(void *io, const char *object, char *to, size_t bytes, uint64_
     close(change);
     return rc;
 }
-API int rados_remove(void *io, const char *object)
-{
-    char path[4096];
-    path_of(io, object, path);
-    if (has_fault("kept", path))
-        return -ETIMEDOUT;
-    return unlink(path) < 0 ? -errno : 0;
-}
 API void *rados_create_read_op(void)
 {
     return calloc(1, sizeof(struct operation));
@@ -295,6 +287,10 @@ API void rados_write_op_write_full(void *op, const char *from, size_t bytes)
     ((struct operation *)op)->from = from;
     ((struct operation *)op)->bytes = bytes;
 }
+API void rados_write_op_remove(void *op)
+{
+    ((struct operation *)op)->removes = true;
+}
 API void rados_write_op_assert_version(void *op, uint64_t version)
 {
     ((struct operation *)op)->version = version;
@@ -312,6 +308,13 @@ static void hold(void)
     close(fd);
     while (access(go, F_OK) < 0)
         pause_ms(5);
+}
+
+static int remove_object(const char *path)
+{
+    if (has_fault("kept", path))
+        return -ETIMEDOUT;
+    return unlink(path) < 0 ? -errno : 0;
 }
 
 /* Names a complete file as the object. */
@@ -338,9 +341,11 @@ API int rados_write_op_operate(void *op, void *io, const char *object, time_t *m
     char path[4096], part[4200];
     (void)modified;
     path_of(io, object, path);
-    if (flags != 64) /* FULL_TRY: without it a full pool blocks */
+    if (flags != EFS_RADOS_FULL_TRY && flags != EFS_RADOS_FULL_FORCE) /* a full pool blocks */
         abort();
-    if (has_fault("full", path))
+    if (o->removes)
+        return remove_object(path);
+    if (flags == EFS_RADOS_FULL_TRY && has_fault("full", path))
         return -ENOSPC;
     if (has_fault("denied", path))
         return -EPERM;

@@ -176,6 +176,36 @@ mounts["a"].unmount()
 for name in ("m.placement", "m.planner", "m.counts.a", "m.counts.b"):
     run("rados", "-p", "expertfs", "rm", name)
 
+print("-- packed into the pool, and a full cluster")
+check("packed", tool("mkexpertfs", "-q", model, "rados:expertfs/packed").returncode == 0 and
+      tool("expertctl", "verify", "rados:expertfs/packed", **reader).returncode == 0)
+
+
+def listed():
+    return sorted(run("rados", "-p", "expertfs", "ls").stdout.split())
+
+
+def inject(state):
+    for osd in range(3):
+        run("ceph", "tell", f"osd.{osd}", "injectfull", state)
+
+
+def is_full():
+    return "OSD_FULL" in run("ceph", "health", "detail").stdout
+
+
+before = listed()
+inject("full")
+check("the cluster is full", wait_until(is_full, 120), run("ceph", "health", "detail").stdout)
+for words in (("--copy", store), (model,)):
+    result = tool("mkexpertfs", "-q", *words, "rados:expertfs/full")
+    check(f"mkexpertfs {words[0]}: no space, and nothing is left", one_line(result, "No space left on device") and listed() == before, result.stderr)
+result = tool("expertctl", "rm", "-y", "rados:expertfs/packed")
+check("a store is deleted there", result.returncode == 0 and len(listed()) < len(before), (result, listed()))
+check("the other one is read", tool("expertctl", "verify", ADDRESS, **reader).returncode == 0)
+inject("none")
+check("not full any more", wait_until(lambda: not is_full(), 120))
+
 print("-- a copy is killed")
 copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:expertfs/killed"])
 wait_until(lambda: run("rados", "-p", "expertfs", "stat", "killed.part").returncode == 0 or copying.poll() is not None)

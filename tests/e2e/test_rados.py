@@ -54,6 +54,28 @@ check("and back", result.returncode == 0 and json.loads(result.stdout) == {"stor
 check("over no file without --force", one_line(pack("--copy", ADDRESS, scratch("back.efs")), "exists") and
       pack("-q", "-f", "--copy", ADDRESS, scratch("back.efs")).returncode == 0)
 
+print("-- packed into the pool")
+temporary = scratch("temporary")
+os.mkdir(temporary)
+before = objects()
+result = pack("--json", model, "rados:pool/packed", TMPDIR=temporary)
+check("mkexpertfs SRC rados:POOL/NAME", result.returncode == 0 and json.loads(result.stdout)["store"] == "rados:pool/packed", result)
+packed = json.load(open(os.path.join(pool, "packed")))
+check("the same bytes as in a file", b"".join(open(os.path.join(pool, f"{packed['id']}.{i:016x}"), "rb").read() for i in range(len(names))) == data)
+check("nothing is left in TMPDIR", os.listdir(temporary) == [])
+check("no second one of this name", one_line(pack(model, "rados:pool/packed"), "exists"))
+check("rm", ctl("rm", "-y", "rados:pool/packed").returncode == 0 and objects() == before, objects())
+for words, text in (((model, "rados:none/x"), "no such pool"), ((model, "https://localhost/x"), "only rados:POOL/NAME can be written"),
+                    (("-f", model, "rados:pool/x"), "--force goes with files"), ((scratch("none"), "rados:pool/x"), "No such file")):
+    result = pack(*words, TMPDIR=temporary)
+    check(f"refused: {text}", result.returncode == 1 and text in result.stderr and objects() == before, result.stderr)
+check("usage: --reclaim", pack("--reclaim", model, "rados:pool/x").returncode == 2)
+check("TMPDIR that does not exist", one_line(pack(model, "rados:pool/x", TMPDIR=scratch("no folder")), "No such file") and objects() == before)
+faults(f"full {0:016x}")
+result = pack("-q", model, "rados:pool/x", TMPDIR=temporary)
+faults()
+check("a full pool: nothing is left", one_line(result, "No space left on device") and objects() == before and os.listdir(temporary) == [], result.stderr)
+
 print("-- a mount")
 mount = Mount(ADDRESS, OPTIONS)
 check("all files, byte for byte", wrong(mount.path) == [])
@@ -190,6 +212,13 @@ with open(os.path.join(pool, HEAD + ".part"), "w") as file:
     json.dump({**head, "format": "expertfs-unfinished"}, file)
 check("killed after the head: the store stays", ctl("rm", "-y", "--unfinished", ADDRESS).returncode == 0 and objects() == before and
       ctl("verify", ADDRESS).returncode == 0)
+
+print("-- in a full pool stores are deleted, which frees space")
+check("a copy", pack("-q", "--copy", store, "rados:pool/other.efs").returncode == 0)
+faults("full other.efs.part", "full other.efs")
+result = ctl("rm", "-y", "rados:pool/other.efs")
+faults()
+check("rm", result.returncode == 0 and objects() == before, (result, objects()))
 
 print("-- what is complete is not deleted as unfinished")
 check("no store has the name of a mark", one_line(pack("--copy", store, ADDRESS + ".part"), "marks what is unfinished"))

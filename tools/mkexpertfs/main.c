@@ -68,6 +68,8 @@ static void check_arguments(const struct argp_state *state, void *into)
         argp_error(state, "%s is empty", *a->out ? "SRC" : "OUT");
     if (a->resume && a->undo)
         argp_error(state, "only one of --resume and --undo");
+    if (a->reclaim.mode != RECLAIM_NONE && efs_is_address(a->out))
+        argp_error(state, "--reclaim packs into a file");
     if (a->reclaim.mode != RECLAIM_NONE && a->options.force)
         argp_error(state, "--reclaim and --force exclude each other");
     if (a->reclaim.mode != RECLAIM_NONE && a->options.small_reads_bytes)
@@ -127,7 +129,8 @@ static const struct tools_command command = {
     .options = options,
     .arguments = "SRC OUT\n--resume [SRC] OUT\n--undo [SRC] OUT\n--copy STORE OUT",
     .help = "Pack the checkpoint SRC, a directory (safetensors, GGUF and any other files) or one file, losslessly into "
-            "the store OUT, which expertfs mounts. Quantised weights, as most GGUF files have, do not shrink.\v"
+            "the store OUT, a file or rados:POOL/NAME, which expertfs mounts. Quantised weights, as most GGUF files "
+            "have, do not shrink.\v"
             "OUT appears when it is complete and on disk; a run that fails or is interrupted leaves nothing behind. "
             "With --reclaim it leaves OUT.reclaim, which together with what is left of SRC holds everything. Exit "
             "status: 0 packed, 1 failed, 2 wrong usage, 130 interrupted.",
@@ -170,7 +173,7 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
     if (rc == -ENOENT && is_hub_name(a->src) && access(a->src, F_OK) < 0)
         fprintf(stderr, "hint: `hf download %s --local-dir DIR` gets a model of that name from the Hugging Face Hub\n",
                 EFS_WORD(a->src));
-    if (rc == -ENOSPC && a->reclaim.mode == RECLAIM_NONE && !a->copy)
+    if (rc == -ENOSPC && a->reclaim.mode == RECLAIM_NONE && !a->copy && !efs_is_address(a->out))
         fprintf(stderr, "hint: where SRC is on the same disk, --reclaim packs it in its own place\n");
     if (left)
         print_unfinished(a->out);
@@ -239,8 +242,9 @@ int main(int argc, char **argv)
     if (rc == 0 && !a.quiet && a.reclaim.mode <= RECLAIM_BEGIN && a.options.codec != EFS_CHOOSE_RAW)
         note_small_gain(a.src);
     if (rc == 0)
-        rc = a.reclaim.mode == RECLAIM_NONE ? efs_pack(a.src, a.out, &a.options, &report, &err)
-                                            : reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err);
+        rc = a.reclaim.mode != RECLAIM_NONE ? reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err)
+             : efs_is_address(a.out)        ? pack_to_pool(a.src, a.out, &a.options, &report, &err)
+                                            : efs_pack(a.src, a.out, &a.options, &report, &err);
     tools_progress_clear(&progress);
     if (rc < 0)
         return report_failure(&a, rc, &err);

@@ -27,6 +27,11 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
 /* Prints the files that an unfinished --reclaim left, and the commands that continue. */
 void print_unfinished(const char *out);
 
+/* Packs src into a store in a pool of Ceph; needs room for the store in TMPDIR. -EINVAL: out is another address;
+ * -EEXIST; the errors of efs_pack() and efs_store_copy(). */
+errint_t pack_to_pool(const char *src, const char *out, const struct efs_pack_options *options,
+                      struct efs_pack_report *report, struct efs_error *err);
+
 /* Prints the final table and lines with sizes and speed on stdout. */
 void print_report(const struct efs_pack_report *report, const char *out);
 /* The same as one JSON object. false: no memory. */
