@@ -41,7 +41,7 @@ bool efs_is_rados(const char *path)
 
 void efs_hide_secret(char *path)
 {
-    if (efs_is_address(path) && strncmp(path, "http", 4) == 0)
+    if (efs_is_address(path) && strncasecmp(path, "http", 4) == 0)
         path[strcspn(path, "?#")] = '\0';
 }
 

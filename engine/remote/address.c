@@ -52,18 +52,20 @@ bool efs_address_is_loopback(const char *url)
            (host_is(&origin, "localhost") || host_is(&origin, "127.0.0.1") || host_is(&origin, "[::1]"));
 }
 
+/* Host and port, without the scheme's default port. */
+static size_t origin_bytes(const struct origin *origin)
+{
+    const char *port = origin->tls ? ":443" : ":80";
+    const size_t bytes = strlen(port);
+    const bool is_default = origin->bytes > bytes && memcmp(origin->host + origin->bytes - bytes, port, bytes) == 0;
+    return origin->bytes - (is_default ? bytes : 0);
+}
+
 bool efs_address_same_origin(const char *url, const char *other)
 {
     struct origin a, b;
-    return origin_of(url, &a) && origin_of(other, &b) && a.tls == b.tls && a.bytes == b.bytes &&
-           strncasecmp(a.host, b.host, a.bytes) == 0;
-}
-
-bool efs_address_may_lead(const char *from, const char *to)
-{
-    struct origin a, b;
-    return origin_of(from, &a) && origin_of(to, &b) && (b.tls || !a.tls) && !memchr(b.host, '@', b.bytes) &&
-           strlen(to) <= ADDRESS_BYTES_MAX;
+    return origin_of(url, &a) && origin_of(other, &b) && a.tls == b.tls && origin_bytes(&a) == origin_bytes(&b) &&
+           strncasecmp(a.host, b.host, origin_bytes(&a)) == 0;
 }
 
 /* ---- what is given ---- */
@@ -72,6 +74,29 @@ static const char *environment(const char *name)
 {
     const char *value = secure_getenv(name);
     return value && *value ? value : NULL;
+}
+
+/* Whether a URL without TLS may be read. */
+static bool may_be_plain(const char *url)
+{
+    return efs_address_is_loopback(url) || environment("EXPERTFS_INSECURE_HTTP");
+}
+
+static bool has_password(const struct origin *origin)
+{
+    return memchr(origin->host, '@', origin->bytes);
+}
+
+const char *efs_address_refused(const char *from, const char *to)
+{
+    struct origin a, b;
+    if (!origin_of(from, &a) || !origin_of(to, &b) || strlen(to) > ADDRESS_BYTES_MAX)
+        return "is not https://";
+    if (has_password(&b))
+        return "has a password";
+    if (!b.tls && (a.tls || !may_be_plain(to)))
+        return a.tls ? "is not https://" : "is http:// to another machine";
+    return NULL;
 }
 
 /* A header's value: a line break would begin another header. */
@@ -100,23 +125,37 @@ const char *efs_hub_endpoint(void)
     return hub ? hub : "https://huggingface.co";
 }
 
+/* Blanks and bytes above ASCII of the path and the query, which a URL has not, as %XX. */
+static char *encode_blanks(const char *text, const char *path)
+{
+    char *url = efs_sys_malloc(3 * strlen(text) + 1), *to = url;
+    for (; url && *text; text++)
+        if (text >= path && (*text == ' ' || (unsigned char)*text > 0x7E))
+            to += sprintf(to, "%%%02X", (unsigned char)*text);
+        else
+            *to++ = *text;
+    if (url)
+        *to = '\0';
+    return url;
+}
+
 static errint_t parse_http(const char *text, struct efs_address *a, struct efs_error *err)
 {
     struct origin origin;
     if (!origin_of(text, &origin) || strchr(origin.host, '/') != origin.host + origin.bytes)
         return efs_fail(err, -EINVAL, "%s: no address of a file\nhint: https://HOST/PATH", a->name);
-    if (memchr(origin.host, '@', origin.bytes))
+    if (has_password(&origin))
         return efs_fail(
             err, -EINVAL,
             "an address with a password is shown to all users of this machine\nhint: leave out USER:PASSWORD@, and "
             "give a token by EXPERTFS_HTTP_TOKEN");
-    if (!origin.tls && !efs_address_is_loopback(text) && !environment("EXPERTFS_INSECURE_HTTP"))
+    if (!origin.tls && !may_be_plain(text))
         return efs_fail(err, -EINVAL,
                         "%s: http:// shows and trusts everything on the way\nhint: use https://, or set "
                         "EXPERTFS_INSECURE_HTTP=1",
                         a->name);
     a->hint = "give a token by EXPERTFS_HTTP_TOKEN, or a link that has not expired";
-    a->url = strdup(text);
+    a->url = encode_blanks(text, origin.host + origin.bytes);
     if (!a->url)
         return efs_fail(err, -ENOMEM, "no memory");
     a->hub = efs_address_same_origin(text, efs_hub_endpoint());
@@ -160,7 +199,8 @@ static errint_t parse_s3(const char *text, struct efs_address *a, struct efs_err
     const char *access = environment("AWS_ACCESS_KEY_ID"), *secret = environment("AWS_SECRET_ACCESS_KEY");
     if (!is_header_value(region) || strchr(region, ':') || strchr(region, '/'))
         return efs_fail(err, -EINVAL, "AWS_REGION: not the name of a region");
-    if (endpoint && !efs_address_may_lead("http://any", endpoint))
+    struct origin origin;
+    if (endpoint && !origin_of(endpoint, &origin))
         return efs_fail(err, -EINVAL, "AWS_ENDPOINT_URL: not an address\nhint: https://HOST[:PORT]");
     if (!access != !secret)
         return efs_fail(err, -EINVAL, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: one of them is not set");

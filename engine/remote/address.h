@@ -29,8 +29,9 @@ errint_t efs_address_parse(const char *text, struct efs_address *address, struct
 void efs_address_free(struct efs_address *address);
 /* Whether the URLs have the same scheme, host and port. */
 bool efs_address_same_origin(const char *url, const char *other);
-/* Whether a redirect may lead from one URL to another: to https://, or to http:// where the first one is, too. */
-bool efs_address_may_lead(const char *from, const char *to);
+/* Why a redirect must not lead from one URL to another; NULL: it may. http:// leads to http:// only where an address
+ * of it may be given, too. */
+const char *efs_address_refused(const char *from, const char *to);
 /* Whether the URL's host is this machine, by its name: no proxy is used. */
 bool efs_address_is_loopback(const char *url);
 

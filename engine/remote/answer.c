@@ -118,6 +118,7 @@ enum efs_verdict efs_answer_judge(const struct efs_answer *a, const struct efs_i
     case 307:
     case 308:
         return EFS_ANSWER_REDIRECT;
+    case 400: /* of S3: a token that has expired, another region */
     case 401:
     case 403:
         return EFS_ANSWER_REFUSED;

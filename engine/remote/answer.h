@@ -34,7 +34,7 @@ enum efs_verdict {
     EFS_ANSWER_CHANGED,   /* another object: 412, another ETag, another length */
     EFS_ANSWER_NO_RANGES, /* the whole object, or a compressed one */
     EFS_ANSWER_NO_ETAG,   /* no strong ETag */
-    EFS_ANSWER_REFUSED,   /* 401, 403 */
+    EFS_ANSWER_REFUSED,   /* 400, 401, 403 */
     EFS_ANSWER_MISSING,   /* 404, 410 */
     EFS_ANSWER_BUSY,      /* 408, 425, 429, 5xx: may be better later */
     EFS_ANSWER_EMPTY,     /* 416 for the first byte */

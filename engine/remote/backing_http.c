@@ -119,7 +119,7 @@ static void http_submit(struct efs_backing *b, struct efs_backing_read *read)
                                    .file = file,
                                    .read = read,
                                    .easy = easy,
-                                   .tries = h->said ? EFS_HTTP_TRIES - 1 : 0,
+                                   .tries = efs_http_tries(h),
                                    .begin = begin,
                                    .bytes = read->bytes < left ? read->bytes : (size_t)left,
                                    .buffers = read->buffers,

@@ -43,7 +43,7 @@ struct efs_http_request {
     const struct iovec *buffers;
     unsigned buffer_count;
     unsigned hops, tries; /* redirects; tries that failed without progress */
-    bool renewed;         /* a refusal has led back to the first address */
+    bool renewed;         /* a failure has led back to the first address */
     bool running;         /* in the multi handle */
     uint64_t due_ns;      /* time of the next try */
     bool over;
@@ -82,6 +82,8 @@ struct efs_http {
 void efs_http_request_start(struct efs_http_request *request);
 /* libcurl has ended a try. The request is over, or to be started at due_ns. */
 void efs_http_request_ended(struct efs_http_request *request, CURLcode code);
+/* The tries that a new request has behind it: all but one while the last request has failed. */
+unsigned efs_http_tries(const struct efs_http *http);
 /* Ends a request in any state and frees what it has. */
 void efs_http_request_drop(struct efs_http_request *request);
 

@@ -142,6 +142,12 @@ static bool needs_match(const struct efs_http_request *r)
     return file->known.etag[0] && file->target && efs_address_same_origin(r->url, file->target);
 }
 
+/* The key of an object in S3 may have /../, which is no folder. */
+static bool is_object(const struct efs_http_request *r)
+{
+    return strncmp(r->file->address.name, "s3://", 5) == 0;
+}
+
 static bool set_up(struct efs_http_request *r)
 {
     struct efs_http *h = r->http;
@@ -173,6 +179,7 @@ static bool set_up(struct efs_http_request *r)
     curl->easy_setopt(r->easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl->easy_setopt(r->easy, CURLOPT_USERAGENT, "expertfs");
     ok = ok && (!efs_address_is_loopback(r->url) || curl->easy_setopt(r->easy, CURLOPT_PROXY, "") == CURLE_OK) &&
+         (!is_object(r) || curl->easy_setopt(r->easy, CURLOPT_PATH_AS_IS, 1L) == CURLE_OK) &&
          (!h->ca_bundle || curl->easy_setopt(r->easy, CURLOPT_CAINFO, h->ca_bundle) == CURLE_OK) &&
          (!needs_match(r) || add_header(r, "If-Match", r->file->known.etag)) && add_secrets(r);
     return ok && (!r->headers || curl->easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->headers) == CURLE_OK);
@@ -238,6 +245,11 @@ void efs_http_request_drop(struct efs_http_request *r)
 
 /* ---- the end of a try ---- */
 
+unsigned efs_http_tries(const struct efs_http *h)
+{
+    return h->said ? EFS_HTTP_TRIES - 1 : 0;
+}
+
 /* Tries again at once, from another address, or after some time. */
 static void request_lead(struct efs_http_request *r, const char *url)
 {
@@ -247,6 +259,19 @@ static void request_lead(struct efs_http_request *r, const char *url)
     r->due_ns = efs_now_ns();
     if (!copy)
         request_fail(r, -ENOMEM, "no memory");
+}
+
+/* Requests the first address, once: the link to which it led may have expired, or its host may have ended. */
+static bool request_renewed(struct efs_http_request *r)
+{
+    if (r->renewed || strcmp(r->url, r->file->address.url) == 0)
+        return false;
+    r->renewed = true;
+    r->hops = 0;
+    r->done = 0;
+    r->tries = efs_http_tries(r->http);
+    request_lead(r, r->file->address.url);
+    return true;
 }
 
 static void request_later(struct efs_http_request *r, CURLcode code)
@@ -267,6 +292,8 @@ static void request_later(struct efs_http_request *r, CURLcode code)
         r->due_ns = efs_now_ns() + (r->judged && r->verdict == EFS_ANSWER_BUSY && after > 0
                                         ? (uint64_t)after * 1000000000u
                                         : (uint64_t)RETRY_FIRST_NS << (r->tries - 1));
+    else if (request_renewed(r))
+        return;
     else if (r->judged && r->verdict == EFS_ANSWER_BUSY)
         request_fail(r, -EIO, "the server answers %u, also after some time", r->answer.status);
     else if (code == CURLE_OK)
@@ -279,12 +306,14 @@ static void request_redirect(struct efs_http_request *r)
 {
     char *to = NULL;
     r->http->curl.easy_getinfo(r->easy, CURLINFO_REDIRECT_URL, &to);
+    const char *refused = to ? efs_address_refused(r->url, to) : NULL;
     if (!to)
-        request_fail(r, -EIO, "a redirect (%u) leads nowhere", r->answer.status);
+        request_fail(r, -EIO, "a redirect (%u) leads nowhere%s", r->answer.status,
+                     is_object(r) ? "\nhint: AWS_REGION is that of the bucket" : "");
     else if (++r->hops > REDIRECTS_MAX)
         request_fail(r, -EIO, "more than %u redirects", REDIRECTS_MAX);
-    else if (!efs_address_may_lead(r->url, to))
-        request_fail(r, -EIO, "a redirect leads to an address that is not https://");
+    else if (refused)
+        request_fail(r, -EIO, "a redirect leads to an address that %s", refused);
     else
         request_lead(r, to);
 }
@@ -313,12 +342,7 @@ static bool request_refused_by_hub(struct efs_http_request *r)
 static void request_refused(struct efs_http_request *r)
 {
     const unsigned status = r->answer.status;
-    if (strcmp(r->url, r->file->address.url) != 0 &&
-        !r->renewed) { /* the link has expired: the address has a new one */
-        r->renewed = true;
-        r->hops = 0;
-        request_lead(r, r->file->address.url);
-    } else if (request_refused_by_hub(r)) {
+    if (request_refused_by_hub(r)) {
         return;
     } else if (r->verdict == EFS_ANSWER_MISSING) {
         request_fail(r, -ENOENT, "the server has no such file (%u)", status);
@@ -332,6 +356,13 @@ static void request_changed(struct efs_http_request *r)
 {
     r->file->changed = true;
     request_fail(r, -EIO, "the file changed since it was opened: reads of it fail\nhint: mount it again");
+}
+
+/* Servers answer a link that has expired by 403, by 400, by a page that says so, or by something else. */
+static bool is_refusal(enum efs_verdict verdict)
+{
+    return verdict != EFS_ANSWER_RANGE && verdict != EFS_ANSWER_REDIRECT && verdict != EFS_ANSWER_CHANGED &&
+           verdict != EFS_ANSWER_BUSY;
 }
 
 static bool is_certificate(CURLcode code)
@@ -377,6 +408,8 @@ void efs_http_request_ended(struct efs_http_request *r, CURLcode code)
             request_later(r, code);
         return;
     }
+    if (is_refusal(r->verdict) && request_renewed(r))
+        return;
     switch (r->verdict) {
     case EFS_ANSWER_RANGE:
         if (r->whole ? code == CURLE_OK : r->done == r->bytes)

@@ -18,7 +18,7 @@ import urllib.parse
 
 
 class Server:
-    def __init__(self, files, tls=None, port=0):
+    def __init__(self, files, tls=None, port=0, host="127.0.0.1"):
         self.files, self.etags = dict(files), {}
         self.token = None        # requests without it are answered with 401
         self.keys = None         # (access key, secret key): requests must be signed
@@ -53,17 +53,19 @@ class Server:
             daemon_threads = True
             request_queue_size = 64
             allow_reuse_address = True
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
             def handle_error(self, *_):  # connections that a client ends
                 pass
 
-        self.http = Threads(("127.0.0.1", port), Handler)
+        self.http = Threads((host, port), Handler)
         self.http.outer = self
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*tls)
             self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
-        self.url = f"http{'s' if tls else ''}://{'localhost' if tls else '127.0.0.1'}:{self.http.server_address[1]}"
+        name = "localhost" if tls else f"[{host}]" if ":" in host else host
+        self.url = f"http{'s' if tls else ''}://{name}:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
     def close(self):

@@ -62,6 +62,7 @@ TEST(verdicts)
         {"HTTP/1.1 200 OK\r\nETag: \"x\"\r\n" END, EFS_ANSWER_NO_RANGES, EFS_ANSWER_NO_RANGES},
         {"HTTP/1.1 302 Found\r\n" END, EFS_ANSWER_REDIRECT, EFS_ANSWER_REDIRECT},
         {"HTTP/1.1 304 Not Modified\r\n" END, EFS_ANSWER_WRONG, EFS_ANSWER_WRONG},
+        {"HTTP/1.1 400\r\n" END, EFS_ANSWER_REFUSED, EFS_ANSWER_REFUSED},
         {"HTTP/1.1 401\r\n" END, EFS_ANSWER_REFUSED, EFS_ANSWER_REFUSED},
         {"HTTP/1.1 404\r\n" END, EFS_ANSWER_MISSING, EFS_ANSWER_MISSING},
         {"HTTP/1.1 412\r\n" END, EFS_ANSWER_WRONG, EFS_ANSWER_CHANGED},
@@ -111,13 +112,24 @@ TEST(origins_and_redirects)
     assert_false(efs_address_same_origin("https://host/a", "https://host:444/a"));
     assert_false(efs_address_same_origin("https://host/a", "https://host.evil/a"));
     assert_false(efs_address_same_origin("https://host/a", "https://hos/a"));
-    assert_true(efs_address_may_lead("https://a/", "https://b/"));
-    assert_true(efs_address_may_lead("http://a/", "https://b/"));
-    assert_true(efs_address_may_lead("http://a/", "http://b/"));
-    assert_false(efs_address_may_lead("https://a/", "http://b/"));
-    assert_false(efs_address_may_lead("https://a/", "file:///etc/passwd"));
-    assert_false(efs_address_may_lead("https://a/", "https://user:secret@b/"));
-    assert_false(efs_address_may_lead("https://a/", "https:///b"));
+    assert_true(efs_address_same_origin("https://host:443/a", "https://host/b"));
+    assert_true(efs_address_same_origin("http://[::1]/a", "http://[::1]:80/b"));
+    assert_false(efs_address_same_origin("https://host:80/a", "https://host/a"));
+    assert_false(efs_address_same_origin("https://host:4443/a", "https://host:4/a"));
+    assert_null(efs_address_refused("https://a/", "https://b/"));
+    assert_null(efs_address_refused("http://localhost/", "https://b/"));
+    assert_null(efs_address_refused("http://localhost/", "http://127.0.0.1:81/"));
+    unsetenv("EXPERTFS_INSECURE_HTTP");
+    assert_string_equal(efs_address_refused("http://localhost/", "http://b/"), "is http:// to another machine");
+    assert_string_equal(efs_address_refused("http://localhost/", "http://localhost.b/"),
+                        "is http:// to another machine");
+    setenv("EXPERTFS_INSECURE_HTTP", "1", 1);
+    assert_null(efs_address_refused("http://localhost/", "http://b/"));
+    assert_string_equal(efs_address_refused("https://a/", "http://b/"), "is not https://");
+    unsetenv("EXPERTFS_INSECURE_HTTP");
+    assert_string_equal(efs_address_refused("https://a/", "file:///etc/passwd"), "is not https://");
+    assert_string_equal(efs_address_refused("https://a/", "https:///b"), "is not https://");
+    assert_string_equal(efs_address_refused("https://a/", "https://user:secret@b/"), "has a password");
     assert_true(efs_address_is_loopback("http://127.0.0.1:80/x"));
     assert_true(efs_address_is_loopback("http://[::1]:80/x"));
     assert_true(efs_address_is_loopback("http://LocalHost/x"));

@@ -153,14 +153,17 @@ static void doctor_store(struct doctor *d, const char *path)
     struct efs_store *store;
     struct efs_store_info info;
     struct efs_error err = {""};
+    char shown[8200];
     errint_t rc = efs_store_open(path, &store, &err);
     if (rc < 0) {
         report(d, WRONG, "store", "%s", err.text);
         return;
     }
     efs_store_info(store, &info);
+    snprintf(shown, sizeof(shown), "%s", path);
+    efs_hide_secret(shown);
     if (efs_is_address(path))
-        report(d, GOOD, "store", "%s: index sound; its ranges are read from a server", path);
+        report(d, GOOD, "store", "%s: index sound; its ranges are read from a server", shown);
     else
         report(d, info.direct ? GOOD : SLOWER, "store",
                info.direct ? "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks"

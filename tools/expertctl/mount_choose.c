@@ -202,9 +202,11 @@ errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, co
         *mount = around;
         return 0;
     }
+    snprintf(path, sizeof(path), "%s", given);
+    efs_hide_secret(path);
     if (best)
-        return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: did you mean %s?", given, best);
-    return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: `expertctl ls` lists the mounts", given);
+        return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: did you mean %s?", path, best);
+    return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: `expertctl ls` lists the mounts", path);
 }
 
 errint_t ctl_mount_check_above(const char *given, struct efs_error *err)
