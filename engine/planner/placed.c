@@ -8,6 +8,7 @@
 #include "expertfs-placement-private.h"
 #include "extent.h"
 #include "placed_pool.h"
+#include "rados.h"
 #include "regular.h"
 #include "stats.h"
 #include "sys.h"
@@ -52,18 +53,24 @@ static void refuse(struct efs *fs, const char *why);
 
 /* ---- opening ---- */
 
-/* Opens the folder, so that a mount above it changes nothing. */
+/* Opens the folder, so that a mount above it changes nothing. The file may be written later. */
 static errint_t open_folder(struct efs_placed *p, const char *path, struct efs_error *err)
 {
     const char *slash = strrchr(path, '/');
     const size_t bytes = slash ? (size_t)(slash - path) : 0;
     char folder[4096];
+    struct stat st;
     p->file = slash ? slash + 1 : path;
     if (bytes >= sizeof(folder) || !*p->file)
         return efs_fail(err, -EINVAL, "option placement: %s: not a file", path);
     snprintf(folder, sizeof(folder), "%.*s", (int)bytes, path);
     p->folder = efs_sys_open(bytes ? folder : slash ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    return p->folder < 0 ? efs_fail(err, p->folder, "option placement: %s: %s", path, strerror(-p->folder)) : 0;
+    const int fd = p->folder < 0 ? p->folder : efs_regular_open(p->folder, p->file, 0, &st);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    if (fd >= 0 || (fd == -ENOENT && p->folder >= 0))
+        return 0;
+    return efs_fail(err, fd, "option placement: %s: %s", path, fd == -EINVAL ? "not a regular file" : strerror(-fd));
 }
 
 errint_t efs_placed_open(struct efs *fs, struct efs_error *err)
@@ -93,7 +100,11 @@ errint_t efs_placed_open(struct efs *fs, struct efs_error *err)
     p->pooled = efs_is_rados(path);
     if (!p->pooled)
         return open_folder(p, path, err);
-    errint_t rc = efs_placed_pool_start(fs, path, p->server, take, refuse, &p->pool);
+    struct efs_rados address;
+    errint_t rc = efs_rados_parse(path, &address, err);
+    if (rc < 0)
+        return rc;
+    rc = efs_placed_pool_start(fs, path, p->server, take, refuse, &p->pool);
     return rc < 0 ? efs_fail(err, rc, "option placement: %s: cannot start its thread: %s", path, strerror(-rc)) : 0;
 }
 

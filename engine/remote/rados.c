@@ -34,7 +34,7 @@ static errint_t load(struct efs_rados_calls *call, struct efs_error *err)
 
 /* ---- the address and the user ---- */
 
-static errint_t parse_address(const char *address, struct efs_rados *rados, struct efs_error *err)
+errint_t efs_rados_parse(const char *address, struct efs_rados *rados, struct efs_error *err)
 {
     const char *pool = strncmp(address, "rados:", 6) == 0 ? address + 6 : "";
     const size_t pool_bytes = strcspn(pool, "/");
@@ -116,7 +116,7 @@ errint_t efs_rados_connect(const char *address, struct efs_rados *r, struct efs_
     struct given given;
     char reason[300];
     *r = (struct efs_rados){.cluster = NULL};
-    errint_t rc = parse_address(address, r, err);
+    errint_t rc = efs_rados_parse(address, r, err);
     if (rc == 0)
         rc = load(&r->call, err);
     if (rc < 0)

@@ -83,6 +83,8 @@ struct efs_rados_head {
 
 /* ---- rados.c ---- */
 
+/* Takes an address apart, without a connection. -EINVAL. */
+errint_t efs_rados_parse(const char *address, struct efs_rados *rados, struct efs_error *err);
 /* Connects as the environment and the configuration of Ceph say: CEPH_CONF, CEPH_ARGS, a keyring. Errors with err:
  * -EINVAL: no such address; -ENOSYS: librados is not installed; -ENOENT: no such pool; -errno. Blocks, at most for the
  * timeouts of the configuration, 30 s where it has none. efs_rados_close() also after an error. */

@@ -217,7 +217,9 @@ for words in (("cluster",), ("cluster", store), ("cluster", "plan", store, place
 examples = ctl("cluster", "--help").stdout.split("Examples:\n")[1].splitlines()
 check("an example is one line", all(line.startswith("  expertctl cluster ") for line in examples), examples)
 check("a checkpoint in place", one_line(ctl("cluster", model, placement), "not packed"))
-for options in ("server=left", f"placement={placement},server=a/b", f"placement={scratch('none')}/placement"):
+os.mkfifo(scratch("fifo"))
+for options in ("server=left", f"placement={placement},server=a/b", f"placement={scratch('none')}/placement", f"placement={states}",
+                f"placement={scratch('fifo')}", "placement=rados:pool"):
     result = run(program("expertfs"), "-f", "-o", options, store, scratch("mnt-left"))
     check(f"expertfs -o {options.replace(SCRATCH, '')}", result.returncode in (1, 2) and "placement" in result.stderr + options and
           len(result.stderr.splitlines()) <= 2, result)
