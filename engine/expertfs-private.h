@@ -10,6 +10,7 @@
 #include "expertfs.h"
 
 #include <stdio.h>
+#include <sys/types.h>
 
 /* The code path that decodes on this processor: "scalar", "avx2", "avx512", "neon" (EXPERTFS_CPU can select one). */
 const char *efs_cpu_path(void);
@@ -31,6 +32,22 @@ bool efs_fits_memory(uint64_t bytes);
 /* The budget that budget_bytes = 0 would choose now, while nothing is known of the programs: half of what is
  * available, which leaves the other half to the page cache. */
 uint64_t efs_auto_budget(void);
+/* The mount table, /proc/self/mountinfo, in the order of mounting. efs_mounts_next(): false after the last line;
+ * strings are unescaped, and valid until the next line is read. efs_mounts_close() also after an error. */
+struct efs_mount_entry {
+    int id, parent;
+    dev_t device;
+    char *root;                           /* mounted directory of the file system: "/" except for bind mounts */
+    char *path, *type, *source, *options; /* options: of the file system */
+};
+struct efs_mounts {
+    FILE *table;
+    char *line;
+    size_t room;
+};
+errint_t efs_mounts_open(struct efs_mounts *mounts);
+bool efs_mounts_next(struct efs_mounts *mounts, struct efs_mount_entry *mount);
+void efs_mounts_close(struct efs_mounts *mounts);
 /* Makes a message of struct efs_error one line, for a log: replaces the newline before its hint by "; ". room: of text;
  * the message stays unchanged if the result does not fit. */
 void efs_join_hint(char *text, size_t room);

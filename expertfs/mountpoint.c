@@ -26,18 +26,18 @@
 /* Type and source of the topmost mount at path. false: no mount, or the mount table cannot be read. */
 static bool mountpoint_has(const char *path, char type[64], char source[512])
 {
-    struct efsd_mounts table;
-    struct efsd_mount mount;
+    struct efs_mounts table;
+    struct efs_mount_entry mount;
     bool found = false;
-    efsd_mounts_open(&table);
-    while (efsd_mounts_next(&table, &mount)) { /* the last match is the topmost mount */
+    efs_mounts_open(&table);
+    while (efs_mounts_next(&table, &mount)) { /* the last match is the topmost mount */
         if (strcmp(mount.path, path) != 0)
             continue;
         found = true;
         snprintf(type, 64, "%s", mount.type);
         snprintf(source, 512, "%s", mount.source);
     }
-    efsd_mounts_close(&table);
+    efs_mounts_close(&table);
     return found;
 }
 
@@ -71,8 +71,8 @@ static bool mountpoint_is_empty(const char *path)
 /* Path of the dead mount that contains path; the caller frees it. NULL: not found. */
 static char *dead_mount(const char *path)
 {
-    struct efsd_mounts table;
-    struct efsd_mount mount;
+    struct efs_mounts table;
+    struct efs_mount_entry mount;
     struct statfs fs;
     int id, fd;
     char *above = strdup(path), *slash, *found = NULL;
@@ -80,7 +80,7 @@ static char *dead_mount(const char *path)
         *slash = '\0';
     if (above && fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN) {
         found = efsd_mounts_find(&table, id, &mount) ? strdup(mount.path) : NULL;
-        efsd_mounts_close(&table);
+        efs_mounts_close(&table);
     }
     if (above && fd >= 0)
         close(fd);
@@ -132,7 +132,7 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struc
                     path);
 }
 
-static bool mount_is_ours(const struct efsd_mount *mount, const char *subtype)
+static bool mount_is_ours(const struct efs_mount_entry *mount, const char *subtype)
 {
     return strncmp(mount->type, "fuse.", 5) == 0 && strcmp(mount->type + 5, subtype ? subtype : "expertfs") == 0;
 }
@@ -141,8 +141,8 @@ void efsd_mountpoint_recover(const char *path, const char *subtype)
 {
     errint_t rc = 0;
     for (bool dead = true; dead && !rc;) {
-        struct efsd_mounts table = {0};
-        struct efsd_mount mount;
+        struct efs_mounts table = {0};
+        struct efs_mount_entry mount;
         struct statfs fs;
         int id, fd = efsd_mount_open(path, &id);
         dead = fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN; /* fstat() may use the attribute cache */
@@ -150,7 +150,7 @@ void efsd_mountpoint_recover(const char *path, const char *subtype)
             close(fd);
         bool ours = dead && efsd_mounts_find(&table, id, &mount) && mount_is_ours(&mount, subtype);
         rc = ours ? efsd_mount_detach(&mount) : -ENOENT;
-        efsd_mounts_close(&table);
+        efs_mounts_close(&table);
     }
 }
 
@@ -208,13 +208,13 @@ errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_
 {
     const char *path = options->mountpoint;
     char by_descriptor[64];
-    struct efsd_mounts table;
-    struct efsd_mount entry;
+    struct efs_mounts table;
+    struct efs_mount_entry entry;
     int id, fd = efsd_mount_open(path, &id);
     if (fd < 0)
         return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
     errint_t rc = efsd_mounts_find(&table, id, &entry) && mount_is_ours(&entry, options->subtype) ? 0 : -EINVAL;
-    efsd_mounts_close(&table);
+    efs_mounts_close(&table);
     snprintf(by_descriptor, sizeof(by_descriptor), "/proc/self/fd/%d", fd);
     if (rc)
         efs_fail(err, rc, "%s: not mounted: no mount of expertfs to remount", path);

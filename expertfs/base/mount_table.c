@@ -8,77 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
-#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-errint_t efsd_mounts_open(struct efsd_mounts *mounts)
+bool efsd_mounts_find(struct efs_mounts *mounts, int id, struct efs_mount_entry *mount)
 {
-    *mounts = (struct efsd_mounts){.table = fopen("/proc/self/mountinfo", "re")};
-    return mounts->table ? 0 : -errno;
-}
-
-/* Replaces the escapes of mountinfo (\040 for a blank) in place. */
-static void unescape(char *text)
-{
-    char *to = text;
-    for (const char *from = text; *from; to++) {
-        if (from[0] == '\\' && strspn(from + 1, "01234567") >= 3) {
-            *to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
-            from += 4;
-        } else {
-            *to = *from++;
-        }
-    }
-    *to = '\0';
-}
-
-/* id parent major:minor root path options [tag...] - type source ... */
-static bool mount_parse(char *line, struct efsd_mount *mount)
-{
-    unsigned major_number, minor_number;
-    int at = 0;
-    if (sscanf(line, "%d %*d %u:%u %n", &mount->id, &major_number, &minor_number, &at) != 3 || !at)
-        return false;
-    mount->device = makedev(major_number, minor_number);
-    char *rest = line + at;
-    mount->root = strsep(&rest, " ");
-    mount->path = rest ? strsep(&rest, " ") : NULL;
-    char *end = rest ? strstr(rest, " - ") : NULL;
-    if (!end)
-        return false;
-    rest = end + 3;
-    mount->type = strsep(&rest, " ");
-    mount->source = strsep(&rest, " ");
-    if (!rest)
-        return false;
-    unescape(mount->root);
-    unescape(mount->path);
-    unescape(mount->type);
-    unescape(mount->source);
-    return true;
-}
-
-bool efsd_mounts_next(struct efsd_mounts *mounts, struct efsd_mount *mount)
-{
-    while (mounts->table && getline(&mounts->line, &mounts->room, mounts->table) > 0)
-        if (mount_parse(mounts->line, mount))
-            return true;
-    return false;
-}
-
-void efsd_mounts_close(struct efsd_mounts *mounts)
-{
-    free(mounts->line);
-    if (mounts->table)
-        fclose(mounts->table);
-    *mounts = (struct efsd_mounts){0};
-}
-
-bool efsd_mounts_find(struct efsd_mounts *mounts, int id, struct efsd_mount *mount)
-{
-    efsd_mounts_open(mounts);
-    while (efsd_mounts_next(mounts, mount))
+    efs_mounts_open(mounts);
+    while (efs_mounts_next(mounts, mount))
         if (mount->id == id)
             return true;
     return false;
@@ -129,7 +65,7 @@ static errint_t detach_by_helper(const char *path)
     return status ? -EPERM : 0;
 }
 
-errint_t efsd_mount_detach(const struct efsd_mount *mount)
+errint_t efsd_mount_detach(const struct efs_mount_entry *mount)
 {
     char by_descriptor[64];
     int id, fd = efsd_mount_open(mount->path, &id);
@@ -145,13 +81,13 @@ errint_t efsd_mount_detach(const struct efsd_mount *mount)
 
 char *efsd_mounts_path(dev_t device)
 {
-    struct efsd_mounts mounts;
-    struct efsd_mount mount;
+    struct efs_mounts mounts;
+    struct efs_mount_entry mount;
     char *path = NULL;
-    efsd_mounts_open(&mounts);
-    while (!path && efsd_mounts_next(&mounts, &mount))
+    efs_mounts_open(&mounts);
+    while (!path && efs_mounts_next(&mounts, &mount))
         if (mount.device == device && strcmp(mount.root, "/") == 0)
             path = strdup(mount.path);
-    efsd_mounts_close(&mounts);
+    efs_mounts_close(&mounts);
     return path;
 }

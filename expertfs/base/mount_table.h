@@ -6,33 +6,10 @@
 #ifndef EFSD_MOUNT_TABLE_H
 #define EFSD_MOUNT_TABLE_H
 
-#include <stdio.h>
-#include <sys/types.h>
+#include "expertfs-private.h"
 
-#include "expertfs.h"
-
-/* A line of /proc/self/mountinfo. Strings are unescaped, and valid until the next line is read. */
-struct efsd_mount {
-    int id;
-    dev_t device;
-    char *root; /* mounted directory of the file system: "/" except for bind mounts */
-    char *path;
-    char *type;
-    char *source;
-};
-
-struct efsd_mounts {
-    FILE *table;
-    char *line;
-    size_t room;
-};
-
-errint_t efsd_mounts_open(struct efsd_mounts *mounts);
-/* Reads the next line; false after the last one. */
-bool efsd_mounts_next(struct efsd_mounts *mounts, struct efsd_mount *mount);
-void efsd_mounts_close(struct efsd_mounts *mounts);
 /* Opens the table and finds the mount with this id; false: not found. The caller closes the table in either case. */
-bool efsd_mounts_find(struct efsd_mounts *mounts, int id, struct efsd_mount *mount);
+bool efsd_mounts_find(struct efs_mounts *mounts, int id, struct efs_mount_entry *mount);
 
 /* Returns an O_PATH descriptor of path and sets *id to the id of its mount, or returns -errno. Sends no request to the
  * file system. */
@@ -41,7 +18,7 @@ int efsd_mount_open(const char *path, int *id);
 long efsd_fdinfo(int fd, const char *name);
 /* Lazily unmounts this mount. With CAP_SYS_ADMIN it is unmounted through a descriptor, so that it cannot be another
  * mount if the path changes; without, by path, through fusermount3. -EBUSY: another mount hides it. */
-errint_t efsd_mount_detach(const struct efsd_mount *mount);
+errint_t efsd_mount_detach(const struct efs_mount_entry *mount);
 /* Path at which the whole file system of this device is mounted, to be freed by the caller. NULL: not mounted, or no
  * memory. */
 char *efsd_mounts_path(dev_t device);

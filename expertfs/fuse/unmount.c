@@ -35,8 +35,8 @@ void efsd_session_limit_files(void)
 
 void efsd_session_identify(struct efsd *daemon)
 {
-    struct efsd_mounts table;
-    struct efsd_mount mount;
+    struct efs_mounts table;
+    struct efs_mount_entry mount;
     int id = -1, fd = -1;
     limit_files(0);
     long connection = efsd_fdinfo(daemon->fuse_fd, "fuse_connection"); /* since Linux 6.17 */
@@ -46,7 +46,7 @@ void efsd_session_identify(struct efsd *daemon)
     if (fd >= 0) {
         if (efsd_mounts_find(&table, id, &mount) && strncmp(mount.type, "fuse", 4) == 0)
             daemon->device = mount.device;
-        efsd_mounts_close(&table);
+        efs_mounts_close(&table);
         close(fd);
     }
     limit_files(SPARE_FILES);
@@ -55,13 +55,13 @@ void efsd_session_identify(struct efsd *daemon)
 /* Unmounts all mounts of the file system, also bind mounts, which would only return errors from now on. */
 static void unmount_all(const struct efsd *daemon)
 {
-    struct efsd_mounts table;
-    struct efsd_mount mount;
-    errint_t rc = efsd_mounts_open(&table);
+    struct efs_mounts table;
+    struct efs_mount_entry mount;
+    errint_t rc = efs_mounts_open(&table);
     if (rc)
         efsd_log(EFS_LOG_WARNING, "%s: not unmounted: the mount table cannot be read: %s", daemon->options.mountpoint,
                  strerror(-rc));
-    while (efsd_mounts_next(&table, &mount)) {
+    while (efs_mounts_next(&table, &mount)) {
         rc = mount.device == daemon->device ? efsd_mount_detach(&mount) : 0;
         if (rc == -EBUSY)
             efsd_log(EFS_LOG_WARNING,
@@ -71,7 +71,7 @@ static void unmount_all(const struct efsd *daemon)
         else if (rc)
             efsd_log(EFS_LOG_WARNING, "%s: not unmounted: %s", mount.path, strerror(-rc));
     }
-    efsd_mounts_close(&table);
+    efs_mounts_close(&table);
 }
 
 /* Closes the device, which ends the connection, and keeps libfuse from unmounting by path: fuse_session_unmount()

@@ -15,8 +15,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
-#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -39,20 +37,6 @@ errint_t ctl_store_open(char *path, struct efs_store **store, struct efs_error *
     free(config);
     efs_hide_secret(path);
     return rc;
-}
-
-/* Decodes the octal escapes of mountinfo (\\040 is a blank) in place. */
-static void table_unescape(char *text)
-{
-    char *to = text;
-    for (const char *from = text; *from; to++) {
-        bool escaped = from[0] == '\\' && strspn(from + 1, "01234567") >= 3;
-        *to = *from;
-        if (escaped)
-            *to = (char)(((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0')) & 0xff);
-        from += escaped ? 4 : 1;
-    }
-    *to = '\0';
 }
 
 static void mount_drop(struct ctl_mounts *mounts, size_t at)
@@ -78,57 +62,44 @@ static uid_t mount_user(const char *options)
     return id ? (uid_t)strtoul(id + strlen("user_id="), NULL, 10) : 0;
 }
 
-/* Adds the mount in a line of mountinfo, which lists mounts in the order of mounting, and drops the mounts that it
- * hides. Bind mounts are skipped: of a whole mount by its device, of a folder by its root, which is not "/". */
-static errint_t mounts_take(struct ctl_mounts *mounts, const char *line, struct efs_error *err)
+/* Adds a mount, and drops the mounts that it hides. Bind mounts are skipped: of a whole mount by its device, of a
+ * folder by its root, which is not "/". */
+static errint_t mounts_take(struct ctl_mounts *mounts, const struct efs_mount_entry *is, struct efs_error *err)
 {
-    unsigned major_number, minor_number;
-    char *root = NULL, *path = NULL, *source = NULL, *options = NULL;
-    const char *type = strstr(line, " - fuse.expertfs ");
-    int parent, fields = sscanf(line, "%*d %d %u:%u %ms %ms", &parent, &major_number, &minor_number, &root, &path);
-    bool ours = fields == 5 && type && strcmp(root, "/") == 0 && sscanf(type, " - %*s %ms %ms", &source, &options) == 2;
-    errint_t rc = 0;
-    if (fields == 5)
-        table_unescape(path);
-    for (size_t i = mounts->count; fields == 5 && i-- > 0;)
-        if (mount_is_hidden(&mounts->mount[i], path, parent))
+    bool ours = strcmp(is->type, "fuse.expertfs") == 0 && strcmp(is->root, "/") == 0;
+    for (size_t i = mounts->count; i-- > 0;)
+        if (mount_is_hidden(&mounts->mount[i], is->path, is->parent))
             mount_drop(mounts, i);
-        else if (mounts->mount[i].device == makedev(major_number, minor_number))
+        else if (mounts->mount[i].device == is->device)
             ours = false;
-    if (ours) {
-        table_unescape(source);
-        struct ctl_mount *more = reallocarray(mounts->mount, mounts->count + 1, sizeof(*more));
-        if (more) {
-            mounts->mount = more;
-            uid_t user = mount_user(options);
-            more[mounts->count++] =
-                (struct ctl_mount){path,   source, makedev(major_number, minor_number),
-                                   parent, user,   user == geteuid() || strstr(options, "allow_other") != NULL};
-            path = source = NULL;
-        } else {
-            rc = efs_fail(err, -ENOMEM, "no memory for the mounts");
-        }
-    }
-    free(root);
-    free(path);
-    free(source);
-    free(options);
-    return rc;
+    if (!ours)
+        return 0;
+    struct ctl_mount *more = reallocarray(mounts->mount, mounts->count + 1, sizeof(*more));
+    if (!more)
+        return efs_fail(err, -ENOMEM, "no memory for the mounts");
+    const uid_t user = mount_user(is->options);
+    mounts->mount = more;
+    more += mounts->count++;
+    *more = (struct ctl_mount){.path = strdup(is->path),
+                               .source = strdup(is->source),
+                               .device = is->device,
+                               .parent = is->parent,
+                               .user = user,
+                               .usable = user == geteuid() || strstr(is->options, "allow_other")};
+    return more->path && more->source ? 0 : efs_fail(err, -ENOMEM, "no memory for the mounts");
 }
 
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err)
 {
-    FILE *table = fopen("/proc/self/mountinfo", "re");
-    char *line = NULL;
-    size_t room = 0;
-    errint_t rc = 0;
+    struct efs_mounts table;
+    struct efs_mount_entry mount;
     *mounts = (struct ctl_mounts){.count = 0};
-    if (!table)
-        return efs_fail(err, -errno, "/proc/self/mountinfo: %s", strerror(errno));
-    while (rc == 0 && getline(&line, &room, table) > 0)
-        rc = mounts_take(mounts, line, err);
-    free(line);
-    fclose(table);
+    errint_t rc = efs_mounts_open(&table);
+    if (rc < 0)
+        efs_fail(err, rc, "/proc/self/mountinfo: %s", strerror(-rc));
+    while (rc == 0 && efs_mounts_next(&table, &mount))
+        rc = mounts_take(mounts, &mount, err);
+    efs_mounts_close(&table);
     if (rc < 0)
         ctl_mounts_free(mounts);
     return rc;
