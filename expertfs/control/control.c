@@ -263,28 +263,11 @@ static void render_tensors(struct efsd *daemon, FILE *out)
 
 static const struct {
     const char *name;
-    void (*render)(struct efsd *daemon, FILE *out); /* NULL: the engine generates it, efs_describe() */
+    void (*render)(struct efsd *daemon, FILE *out);
 } files[EFSD_CONTROL_COUNT] = {
-    [EFSD_CONTROL_VERSION] = {"version", render_version},
-    [EFSD_CONTROL_CONFIG] = {"config", render_config},
-    [EFSD_CONTROL_STAT] = {"stat", render_stat},
-    [EFSD_CONTROL_POOLS] = {"pools", render_pools},
-    [EFSD_CONTROL_EXPERTS] = {"experts", render_experts},
-    [EFSD_CONTROL_PLAN] = {"plan", NULL},
-    [EFSD_CONTROL_PROFILE] = {"profile", NULL},
-    [EFSD_CONTROL_WANT] = {"want", render_want},
-    [EFSD_CONTROL_SCHED] = {"sched", NULL},
-    [EFSD_CONTROL_TRACE] = {"trace", NULL}, /* binary */
-    [EFSD_CONTROL_METRICS] = {"metrics", efsd_render_metrics},
-    [EFSD_CONTROL_HANDOUT] = {"handout", render_handout},
-    [EFSD_CONTROL_HINT] = {"hint", render_hint},
-    [EFSD_CONTROL_PREDICT] = {"predict", NULL},
-    [EFSD_CONTROL_RECENT] = {"recent", efsd_render_recent},
-    [EFSD_CONTROL_CLIENTS] = {"clients", render_clients},
-    [EFSD_CONTROL_LOG] = {"log", render_log},
-    [EFSD_CONTROL_READERS] = {"readers", render_readers},
-    [EFSD_CONTROL_TENSORS] = {"tensors", render_tensors},
-    [EFSD_CONTROL_LAYERS] = {"layers", NULL},
+#define ROW(name, render) {#name, render},
+    EFSD_CONTROL_FILES(ROW)
+#undef ROW
 };
 
 const char *efsd_control_name(enum efsd_control file)

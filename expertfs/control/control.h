@@ -15,28 +15,34 @@
 
 struct efsd;
 
+/* name, and the function in control.c that prints it; NULL: the engine does, efs_describe() */
+#define EFSD_CONTROL_FILES(X)                                                                                          \
+    X(version, render_version)                                                                                         \
+    X(config, render_config)                                                                                           \
+    X(stat, render_stat)                                                                                               \
+    X(pools, render_pools)                                                                                             \
+    X(experts, render_experts)                                                                                         \
+    X(plan, NULL)                                                                                                      \
+    X(profile, NULL)                                                                                                   \
+    X(want, render_want)                                                                                               \
+    X(sched, NULL)                                                                                                     \
+    X(trace, NULL) /* binary */                                                                                        \
+    X(metrics, efsd_render_metrics)                                                                                    \
+    X(handout, render_handout)                                                                                         \
+    X(hint, render_hint)                                                                                               \
+    X(predict, NULL)                                                                                                   \
+    X(recent, efsd_render_recent)                                                                                      \
+    X(clients, render_clients)                                                                                         \
+    X(log, render_log)                                                                                                 \
+    X(readers, render_readers)                                                                                         \
+    X(tensors, render_tensors)                                                                                         \
+    X(layers, NULL)
+
 enum efsd_control {
-    EFSD_CONTROL_VERSION,
-    EFSD_CONTROL_CONFIG,
-    EFSD_CONTROL_STAT,
-    EFSD_CONTROL_POOLS,
-    EFSD_CONTROL_EXPERTS,
-    EFSD_CONTROL_PLAN,
-    EFSD_CONTROL_PROFILE,
-    EFSD_CONTROL_WANT,
-    EFSD_CONTROL_SCHED,
-    EFSD_CONTROL_TRACE,
-    EFSD_CONTROL_METRICS,
-    EFSD_CONTROL_HANDOUT,
-    EFSD_CONTROL_HINT,
-    EFSD_CONTROL_PREDICT,
-    EFSD_CONTROL_RECENT,
-    EFSD_CONTROL_CLIENTS,
-    EFSD_CONTROL_LOG,
-    EFSD_CONTROL_READERS,
-    EFSD_CONTROL_TENSORS,
-    EFSD_CONTROL_LAYERS,
-    EFSD_CONTROL_COUNT
+#define EFSD_CONTROL_NUMBER(name, render) EFSD_CONTROL_##name,
+    EFSD_CONTROL_FILES(EFSD_CONTROL_NUMBER)
+#undef EFSD_CONTROL_NUMBER
+        EFSD_CONTROL_COUNT
 };
 #define EFSD_CONTROL_DIRECTORY ".expertfs"
 const char *efsd_control_name(enum efsd_control file);

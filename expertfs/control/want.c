@@ -24,7 +24,7 @@ bool efsd_is_writable(const struct efsd *daemon, uint32_t node)
 {
     const struct efsd_node *n = &daemon->tree.nodes[node];
     return n->kind == EFSD_CONTROL &&
-           (n->id == EFSD_CONTROL_WANT || n->id == EFSD_CONTROL_HINT || n->id == EFSD_CONTROL_HANDOUT);
+           (n->id == EFSD_CONTROL_want || n->id == EFSD_CONTROL_hint || n->id == EFSD_CONTROL_handout);
 }
 
 /* Counts a message; if it was refused, logs the reason and stores it in refused_last and user.expertfs.answer. */
@@ -149,8 +149,8 @@ void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t by
     }
     unsigned uid = fuse_req_ctx(req)->uid;
     const uint32_t file_id = daemon->tree.nodes[node].id;
-    errint_t rc = file_id == EFSD_CONTROL_HINT   ? hint_submit(daemon, uid, data, bytes)
-                  : file_id == EFSD_CONTROL_WANT ? want_submit(daemon, uid, data, bytes)
+    errint_t rc = file_id == EFSD_CONTROL_hint   ? hint_submit(daemon, uid, data, bytes)
+                  : file_id == EFSD_CONTROL_want ? want_submit(daemon, uid, data, bytes)
                                                  : efsd_take_client(daemon, req, data, bytes);
     if (rc) /* ENOENT of write(2) would mean that the file does not exist */
         fuse_reply_err(req, rc == -ENOENT ? EINVAL : -rc);
