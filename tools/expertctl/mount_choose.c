@@ -2,6 +2,7 @@
 /* mount_choose.c - the mount that an argument names, and whether its daemon answers. */
 #include "mountpoint.h"
 
+#include "child.h"
 #include "expertctl.h"
 
 #include "cleanup.h"
@@ -11,14 +12,10 @@
 #include "store_name.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -26,34 +23,15 @@
 
 /* ---- whether a daemon answers ------------------------------------------------------------------------------------ */
 
-/* In a child process: a call on a mount whose daemon hangs ends only by SIGKILL, and after the daemon has taken the
- * request not even then. The child has no file open, so that a reader of this process's output need not wait for it. */
+static int ask(const void *path)
+{
+    return getxattr(path, CTL_XATTR "answer", NULL, 0) >= 0 ? 0 : errno;
+}
+
 errint_t ctl_mount_state(const char *path, int timeout_ms, bool *held)
 {
-    int status = 0;
-    pid_t child = fork();
-    if (child == 0 && close_range(0, ~0U, 0) == 0)
-        _exit(getxattr(path, CTL_XATTR "answer", NULL, 0) >= 0 ? 0 : errno);
-    if (child == 0)
-        _exit(EIO);
-    if (child < 0)
-        return -errno;
-    int fd = (int)syscall(SYS_pidfd_open, child, 0);
-    struct pollfd ended = {.fd = fd, .events = POLLIN};
-    int answers = -1;
-    while (fd >= 0 && (answers = poll(&ended, 1, timeout_ms)) < 0 && errno == EINTR) {
-    }
-    if (fd >= 0)
-        close(fd);
-    if (answers == 0) {
-        bool killed = ctl_child_kill(child);
-        if (held)
-            *held = !killed;
-        return -ETIMEDOUT;
-    }
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    return WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
+    const int status = ctl_child_run(ask, path, timeout_ms, NULL, held);
+    return status < 0 ? status : -status;
 }
 
 errint_t ctl_mount_check(const char *root, struct efs_error *err)

@@ -2,14 +2,12 @@
 /* mountpoint.c - see mountpoint.h. */
 #include "mountpoint.h"
 
+#include "child.h"
 #include "expertfs-private.h"
 #include "control_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/capability.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +15,6 @@
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
-
-#define PROBE_BYTES 16384u
-#define KILLED_MS 1000
 
 bool ctl_is_mount(const char *path)
 {
@@ -113,71 +108,27 @@ void ctl_mounts_free(struct ctl_mounts *mounts)
     mounts->mount = NULL;
 }
 
-/* Reads a control file in a child process and writes it to a pipe: a read that waits for a daemon that hangs ends only
- * by SIGKILL. */
-static pid_t probe_start(const char *root, const char *file, int *from)
-{
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        return -1;
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        struct efs_error ignored;
-        char *text = NULL;
-        for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) /* a reader of these need not wait for this process */
-            close(fd);
-        bool read = tools_control_read(root, file, &text, &ignored) == 0;
-        size_t bytes = read ? strlen(text) : 0;
-        _exit(read && write(ends[1], text, bytes) == (ssize_t)bytes ? 0 : 1);
-    }
-    close(ends[1]);
-    *from = ends[0];
-    if (child < 0)
-        close(ends[0]);
-    return child;
-}
+struct probe {
+    const char *root, *file;
+};
 
-bool ctl_child_kill(pid_t child)
+static int probe(const void *arg)
 {
-    int fd = (int)syscall(SYS_pidfd_open, child, 0);
-    struct pollfd ended = {.fd = fd, .events = POLLIN};
-    kill(child, SIGKILL);
-    bool has_ended = fd < 0 || poll(&ended, 1, KILLED_MS) > 0;
-    while (waitpid(child, NULL, has_ended ? 0 : WNOHANG) < 0 && errno == EINTR) {
-    }
-    if (fd >= 0)
-        close(fd);
-    return has_ended;
+    const struct probe *of = arg;
+    struct efs_error ignored;
+    char *text;
+    bool read = tools_control_read(of->root, of->file, &text, &ignored) == 0;
+    size_t bytes = read ? strlen(text) : 0;
+    return read && write(STDOUT_FILENO, text, bytes) == (ssize_t)bytes ? 0 : 1;
 }
 
 char *ctl_mount_probe(const char *root, const char *file, int timeout_ms)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    ssize_t n = 1;
-    int from, status = 1;
-    pid_t child = probe_start(root, file, &from);
-    if (child < 0)
-        return NULL;
-    struct pollfd wait = {.fd = from, .events = POLLIN};
-    while (n > 0 && poll(&wait, 1, timeout_ms) > 0) {
-        char *more = realloc(text, bytes + PROBE_BYTES + 1);
-        n = more ? read(from, more + bytes, PROBE_BYTES) : -1;
-        text = more ? more : text;
-        bytes += n > 0 ? (size_t)n : 0;
-    }
-    close(from);
-    if (n != 0)
-        ctl_child_kill(child);
-    while (n == 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    if (status != 0 || !text || bytes == 0) {
-        free(text);
-        return NULL;
-    }
-    text[bytes] = '\0';
-    return text;
+    char *text;
+    if (ctl_child_run(probe, &(struct probe){root, file}, timeout_ms, &text, NULL) == 0 && text && *text)
+        return text;
+    free(text);
+    return NULL;
 }
 
 bool ctl_may_mount(void)

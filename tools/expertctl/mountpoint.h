@@ -45,10 +45,7 @@ errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, co
 errint_t ctl_mount_state(const char *path, int timeout_ms, bool *held);
 /* After a call on root failed: whether it is because the mount was unmounted, which is then printed. */
 bool ctl_mount_was_unmounted(const char *root);
-/* Kills a child process that makes a call on a mount, and waits until it has ended. false: it has not within a second,
- * because the daemon has taken its request. */
-bool ctl_child_kill(pid_t child);
-/* The same after at most 3 s, with a message and a way out: 0, -ENOTCONN or -ETIMEDOUT. */
+/* As ctl_mount_state() within 3 s, with a message and a way out: 0, -ENOTCONN or -ETIMEDOUT. */
 errint_t ctl_mount_check(const char *root, struct efs_error *err);
 /* The same for the mount above a path, by the text of the path; 0 if there is none. */
 errint_t ctl_mount_check_above(const char *path, struct efs_error *err);

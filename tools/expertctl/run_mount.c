@@ -39,15 +39,11 @@ static int child_wait(pid_t pid)
 static void mount_remove(const struct ctl_run_mount *mount)
 {
     if (rmdir(mount->path) < 0 && errno == EBUSY) {
-        if (umount2(mount->path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0) {
-            pid_t pid = fork();
-            if (pid == 0) {
-                execlp("fusermount3", "fusermount3", "-u", "-z", "-q", mount->path, (char *)NULL);
-                _exit(127);
-            }
-            if (pid > 0)
-                child_wait(pid);
-        }
+        const char *const words[] = {"fusermount3", "-uzq", "--", mount->path, NULL};
+        sigset_t mask;
+        sigprocmask(SIG_BLOCK, NULL, &mask);
+        if (umount2(mount->path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0)
+            ctl_program_run(words, &mask, true);
         rmdir(mount->path);
     }
     rmdir(mount->folder);
