@@ -29,10 +29,6 @@ void ctl_sample_free(struct ctl_sample *sample);
 
 /* Prints a mount in words, on one screen: status_words.c. */
 void ctl_status_words(const char *root, const struct ctl_sample *sample);
-/* The parts of the budget that is used, of requests that found their data in memory, and of the time that the disk was
- * busy, in this order; < 0: not known. The last two are of the time since `was`, or of the last minute if that is
- * empty. */
-void ctl_status_parts(const struct ctl_sample *was, const struct ctl_sample *is, double part[3]);
 /* ctl_status_words() as JSON; NULL: no memory. */
 struct json_t;
 struct json_t *ctl_status_json(const char *root, const struct ctl_sample *sample);

@@ -2,7 +2,6 @@
 /* status.c - expertctl status [MNT]: a mount in words (status_words.c), the tables of pools and experts, or JSON. */
 #include "expertctl.h"
 
-#include "bars.h"
 #include "control_file.h"
 #include "interrupt.h"
 #include "mountpoint.h"
@@ -39,8 +38,8 @@ static void check_arguments(const struct argp_state *state, void *into)
 static const struct tools_option options[] = {
     {"tables", 't', NULL, "Print also the tables of pools, and of the experts that are requested most", TOOLS_FLAG,
      .at = AT(tables)},
-    {"watch", 'w', "SECONDS", "Print again every SECONDS, 1 to 3600, until interrupted; a terminal shows bars in place",
-     TOOLS_NUMBER, AT(seconds), .least = 1, .most = 3600},
+    {"watch", 'w', "SECONDS", "Print again every SECONDS, 1 to 3600, until interrupted", TOOLS_NUMBER, AT(seconds),
+     .least = 1, .most = 3600},
     {"metrics", 'm', NULL, "Print the counters in Prometheus' text format", TOOLS_FLAG, .at = AT(metrics)},
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {0}};
@@ -205,47 +204,21 @@ static int status_print_metrics(const char *root)
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 
-/* Draws the words and tables of a sample below the bars, in place of the screen before. */
-static errint_t screen_draw(const char *root, const struct arguments *a, const struct ctl_sample *was,
-                            const struct ctl_sample *is, struct ctl_bars *bars, struct efs_error *err)
-{
-    char *text = NULL;
-    size_t bytes;
-    double part[CTL_BAR_COUNT];
-    FILE *out = stdout, *screen = open_memstream(&text, &bytes);
-    if (!screen)
-        return efs_fail(err, -ENOMEM, "no memory for the screen");
-    ctl_status_parts(was, is, part);
-    ctl_bars_add(bars, part);
-    stdout = screen;
-    ctl_bars_print(bars, (double)a->seconds);
-    errint_t rc = status_print(root, a, was, is, err);
-    stdout = out;
-    fclose(screen);
-    if (rc == 0)
-        ctl_screen_draw(bars, text);
-    free(text);
-    return rc == 0 && fflush(stdout) != 0 ? efs_fail(err, -errno, "standard output: %s", strerror(errno)) : rc;
-}
-
 /* Prints once, or every a->seconds until interrupted or unmounted, which are no failures. */
 static errint_t status_watch(const char *root, const struct arguments *a, struct efs_error *err)
 {
     struct ctl_sample was = {.seconds = 0}, is = {.seconds = 0};
-    struct ctl_bars bars = {.count = 0};
-    bool screen = a->seconds && ctl_screen_is_terminal();
     errint_t rc;
     if (a->seconds)
         tools_interrupt_catch();
     while ((rc = ctl_mount_check(root, err)) == 0 && (rc = ctl_sample_take(root, &is, err)) == 0) {
-        rc = screen ? screen_draw(root, a, &was, &is, &bars, err) : status_print(root, a, &was, &is, err);
+        rc = status_print(root, a, &was, &is, err);
         if (rc < 0 || !a->seconds || tools_interrupt_pause((unsigned)a->seconds * 1000))
             break;
         ctl_sample_free(&was);
         was = is;
         is = (struct ctl_sample){.seconds = 0};
-        if (!screen)
-            putchar('\n');
+        putchar('\n');
     }
     ctl_sample_free(&was);
     ctl_sample_free(&is);

@@ -351,17 +351,6 @@ void ctl_status_words(const char *root, const struct ctl_sample *s)
         ctl_print_line(stdout, "          %s", problems.line[i]);
 }
 
-void ctl_status_parts(const struct ctl_sample *was, const struct ctl_sample *is, double part[3])
-{
-    double seconds = is->seconds - was->seconds;
-    const struct span span =
-        was->stat ? (struct span){was->stat, is->stat, seconds > 0.001 ? seconds : 0.001} : span_minute(is);
-    uint64_t budget_bytes = tools_line_number(is->stat, "budget_bytes");
-    part[0] = budget_bytes ? (double)held_bytes(is->stat) / (double)budget_bytes : -1;
-    part[1] = hit_ratio(&span);
-    part[2] = rate(&span, "disk_ns") / 1e9;
-}
-
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static json_t *span_json(const struct span *span)
