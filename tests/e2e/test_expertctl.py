@@ -280,7 +280,7 @@ check("status: which store, how fast, for whom, and what is wrong", result.retur
 check("status: one screen", len(result.stdout.splitlines()) <= 24, result.stdout)
 told = json.loads(ctl("status", "--json", mount.path).stdout)
 check("status --json", told["store"] == store and told["mountpoint"] == mount.path and told["budget_bytes"] == 128 << 20 and
-      0 < told["minute"]["hit_ratio"] < 1 and told["since_mount"]["errors"] == 0 and told["clients"] == [], told)
+      told["placement"] is None and 0 < told["minute"]["hit_ratio"] < 1 and told["since_mount"]["errors"] == 0 and told["clients"] == [], told)
 small = next(name for name in files if "experts/" not in name and os.path.getsize(name) > 100)
 child = subprocess.Popen(["python3", "-c", f"import sys; f = open({small!r}, 'rb', 0); f.read(100); g = open({small!r}, 'rb', 0);"
                           "print(flush=True); sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -299,6 +299,8 @@ check("recent: the counters of an earlier time", float(recent.pop("seconds")) > 
 result = ctl("status", "--tables", mount.path)
 rows = [line.split() for line in result.stdout.splitlines()]
 check("pools by name", result.returncode == 0 and [row[0] for row in rows if row and row[0] in "FCSEM"] == [*"FCSEM"], result)
+check("no rate of requests from one print: they are counted over all mounts",
+      {row[5] for row in rows if row and re.match(r"L0\d/E", row[0])} == {"-"}, rows)
 check("ten experts", len([row for row in rows if row and re.match(r"L0\d/E", row[0])]) == 10, rows)
 check("no line is wider than a terminal but for a path's", not [line for line in result.stdout.splitlines()
       if len(line) > 80 and mount.path not in line], result.stdout)

@@ -98,6 +98,8 @@ for mount, server in ((left, "left"), (right, "right")):
     check(f"{server} reads and pins what is for it", wait_until(lambda: holds(mount, server)), (state_of(mount), mount.control("experts")))
     check(f"{server}: config", state_of(mount) == {"placement": placement, "placement_server": server, "placement_number": "7",
           "placement_rule": "ours", "placement_experts": "30", "placement_held": "30", "placement_fault": "-"}, state_of(mount))
+    check(f"{server}: status --json", json.loads(ctl("status", "--json", mount.path).stdout)["placement"] == {"placement": placement,
+          "server": server, "number": 7, "rule": "ours", "experts": 30, "held": 30, "fault": None}, ctl("status", "--json", mount.path))
     check(f"{server}: it counts the bytes, and no use", 0 < mount.count("placed_bytes") <= mount.count("disk_bytes") and
           mount.count("requests_c") + mount.count("requests_m") == 0, mount.numbers())
     text = ctl("status", mount.path).stdout
@@ -166,6 +168,7 @@ wrong = serve("wrong", f",placement={placement},server=wrong", folder=live)
 why = "placement: does not name this server, wrong, but: left, right"
 check("a fault that lists its names", wait_until(lambda: state_of(wrong)["placement_fault"] == why), state_of(wrong))
 check("the placement is in force", state_of(wrong)["placement_number"] != "0" and state_of(wrong)["placement_experts"] == "0", state_of(wrong))
+check("status --json: the fault", json.loads(ctl("status", "--json", wrong.path).stdout)["placement"]["fault"] == why)
 check("a problem of status", why in " ".join(ctl("status", wrong.path).stdout.split("\nproblems")[1].split()), ctl("status", wrong.path))
 after = int(state_of(wrong)["placement_number"]) + 1
 check("a plan without it", plan("--rule", "eplb").returncode == 0 and

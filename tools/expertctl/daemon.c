@@ -3,6 +3,7 @@
 #include "daemon.h"
 
 #include "control_file.h"
+#include "expertctl.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -67,22 +68,11 @@ static pid_t connection_process(unsigned connection)
     return found;
 }
 
-/* In another PID namespace the number that the daemon reports may be any process. */
-static bool process_is_ours(pid_t pid)
-{
-    char path[64], name[32];
-    snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
-    FILE *comm = fopen(path, "re");
-    bool ours = comm && fgets(name, sizeof(name), comm) && strncmp(name, "expertfs", 8) == 0;
-    if (comm)
-        fclose(comm);
-    return ours;
-}
-
 void ctl_daemon_find(const struct ctl_mount *mount, struct ctl_daemon *daemon)
 {
     *daemon = (struct ctl_daemon){.pidfd = -1, .pid = connection_process(minor(mount->device))};
     bool served = daemon->pid > 0;
+    char name[32];
     errint_t state = mount->usable ? ctl_mount_state(mount->path, PROBE_MS, &daemon->holds_probe) : 0;
     daemon->hangs = state == -ETIMEDOUT;
     char *config = !served && mount->usable && state == 0 ? ctl_mount_probe(mount->path, "config", PROBE_MS) : NULL;
@@ -91,7 +81,9 @@ void ctl_daemon_find(const struct ctl_mount *mount, struct ctl_daemon *daemon)
     free(config);
     if (daemon->pid > 0)
         daemon->pidfd = (int)syscall(SYS_pidfd_open, daemon->pid, 0);
-    bool same = served ? connection_process(minor(mount->device)) == daemon->pid : process_is_ours(daemon->pid);
+    /* In another PID namespace the number that the daemon reports may be any process. */
+    bool same = served ? connection_process(minor(mount->device)) == daemon->pid
+                       : strncmp(ctl_process_name(daemon->pid, name), "expertfs", 8) == 0;
     if (daemon->pidfd >= 0 && !same) { /* the number was given to another process */
         close(daemon->pidfd);
         daemon->pidfd = -1;

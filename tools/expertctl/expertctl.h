@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/types.h>
 #include <time.h>
 
 enum { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2 };
@@ -36,6 +37,12 @@ struct json_t *ctl_json_text(const char *text);
 
 /* Prints a line for people, made printable; the format has no newline. */
 __attribute__((format(printf, 2, 3))) void ctl_print_line(FILE *to, const char *format, ...);
+
+/* Appends an entry to a list for people, after ", " if it is not the first; "..." in place of those that do not fit. */
+void ctl_list_add(char *list, size_t room, const char *entry);
+/* The name of a user, or the number; of a process, or "?". */
+const char *ctl_user_name(uid_t user, char text[32]);
+const char *ctl_process_name(pid_t pid, char text[32]);
 
 /* Compares times of files, to the nanosecond: two may be made within a second. */
 static inline bool ctl_is_later(const struct timespec *a, const struct timespec *b)

@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <jansson.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,13 +49,6 @@ static void print_path(const char *path, int width)
         width -= (*at & 0xc0) != 0x80;
     printf("%s%*s", copy, width > 0 ? width : 0, "");
     free(copy);
-}
-
-static const char *user_name(uid_t uid, char text[32])
-{
-    const struct passwd *user = getpwuid(uid);
-    snprintf(text, 32, "%u", (unsigned)uid);
-    return user ? user->pw_name : text;
 }
 
 /* ---- stores ------------------------------------------------------------------------------------------------------ */
@@ -193,7 +185,7 @@ static json_t *mounts_json(const struct ctl_mounts *mounts)
     for (size_t i = 0; i < mounts->count; i++)
         json_array_append_new(
             array, json_pack("{s:o, s:o, s:s, s:b, s:s?}", "mountpoint", ctl_json_text(mounts->mount[i].path), "store",
-                             ctl_json_text(mounts->mount[i].source), "user", user_name(mounts->mount[i].user, number),
+                             ctl_json_text(mounts->mount[i].source), "user", ctl_user_name(mounts->mount[i].user, number),
                              "usable", mounts->mount[i].usable, "state", mount_state(&mounts->mount[i])));
     return array;
 }
@@ -206,7 +198,7 @@ static void print_mounts(const struct ctl_mounts *mounts)
         print_path(mounts->mount[i].source, 0);
         printf(" on ");
         print_path(mounts->mount[i].path, 0);
-        printf(" by %s%s\n", user_name(mounts->mount[i].user, number),
+        printf(" by %s%s\n", ctl_user_name(mounts->mount[i].user, number),
                !state || strcmp(state, "serving") == 0 ? ""
                : strcmp(state, "ended") == 0           ? ": its daemon has ended"
                                                        : ": its daemon does not answer");

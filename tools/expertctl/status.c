@@ -161,8 +161,9 @@ static errint_t show_experts(const struct view *v, struct efs_error *err)
         size_t row = uses[i].row;
         printf("%-18s %5s %4s %3s %5s %9s %10s %9s %6s\n", ctl_table_cell(is, row, "name"),
                ctl_table_cell(is, row, "state"), ctl_table_cell(is, row, "kept"), ctl_table_cell(is, row, "pin"),
-               ctl_table_cell(is, row, "rank"), rate_text(uses[i].asked).is, ctl_table_cell(is, row, "count"),
-               size_text((double)ctl_table_number(is, row, "resident_bytes")).is, ctl_table_cell(is, row, "leases"));
+               ctl_table_cell(is, row, "rank"), was->row ? rate_text(uses[i].asked).is : "-",
+               ctl_table_cell(is, row, "count"), size_text((double)ctl_table_number(is, row, "resident_bytes")).is,
+               ctl_table_cell(is, row, "leases"));
     }
     free(uses);
     return 0;

@@ -9,7 +9,6 @@
 #include "size.h"
 
 #include <jansson.h>
-#include <pwd.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,26 +149,6 @@ static void find_problems(const char *root, const struct ctl_sample *s, const ch
 
 /* ---- clients ----------------------------------------------------------------------------------------------------- */
 
-static const char *process_name(uint64_t pid, char name[32])
-{
-    char path[64];
-    snprintf(path, sizeof(path), "/proc/%llu/comm", (unsigned long long)pid);
-    FILE *file = fopen(path, "re");
-    if (!file || !fgets(name, 32, file))
-        strcpy(name, "?");
-    name[strcspn(name, "\n")] = '\0';
-    if (file)
-        fclose(file);
-    return name;
-}
-
-static const char *user_name(uint64_t uid, char text[32])
-{
-    const struct passwd *user = getpwuid((uid_t)uid);
-    snprintf(text, 32, "%llu", (unsigned long long)uid);
-    return user ? user->pw_name : text;
-}
-
 /* Files that are open, without those below .expertfs. */
 static uint64_t open_files(const char *stat)
 {
@@ -187,9 +166,10 @@ static void print_readers(const struct ctl_table *readers)
     char name[32], user[32], size[16];
     for (size_t row = 1; row <= readers->rows && row <= READERS_SHOWN; row++)
         ctl_print_line(stdout, "          %s (pid %s, %s): %s file%s open, %s read by the daemon",
-                       process_name(ctl_table_number(readers, row, "pid"), name), ctl_table_cell(readers, row, "pid"),
-                       user_name(ctl_table_number(readers, row, "uid"), user), ctl_table_cell(readers, row, "files"),
-                       ctl_table_number(readers, row, "files") == 1 ? "" : "s",
+                       ctl_process_name((pid_t)ctl_table_number(readers, row, "pid"), name),
+                       ctl_table_cell(readers, row, "pid"),
+                       ctl_user_name((uid_t)ctl_table_number(readers, row, "uid"), user),
+                       ctl_table_cell(readers, row, "files"), ctl_table_number(readers, row, "files") == 1 ? "" : "s",
                        tools_size_print(ctl_table_number(readers, row, "read_bytes"), size, sizeof(size)));
     if (readers->rows > READERS_SHOWN)
         printf("          and %zu more\n", readers->rows - READERS_SHOWN);
@@ -222,8 +202,9 @@ static void print_clients(const struct ctl_sample *s)
         tools_duration_print((double)time(NULL) - (double)ctl_table_number(clients, row, "connected"), since,
                              sizeof(since));
         ctl_print_line(stdout, "          %s (pid %s, %s) for %s: requested %s experts, holds %s",
-                       process_name(ctl_table_number(clients, row, "pid"), name), ctl_table_cell(clients, row, "pid"),
-                       user_name(ctl_table_number(clients, row, "uid"), user), since,
+                       ctl_process_name((pid_t)ctl_table_number(clients, row, "pid"), name),
+                       ctl_table_cell(clients, row, "pid"),
+                       ctl_user_name((uid_t)ctl_table_number(clients, row, "uid"), user), since,
                        ctl_table_cell(clients, row, "requested"), ctl_table_cell(clients, row, "held"));
         print_device(clients, row);
     }
@@ -376,12 +357,38 @@ static json_t *rows_json(const struct ctl_table *table, const char *const *colum
     return array;
 }
 
+/* Adds the numbers that lines have under these names, which end with NULL. */
+static void add_numbers(json_t *object, const char *lines, const char *const *names)
+{
+    for (; *names; names++)
+        json_object_set_new(object, *names, json_integer((json_int_t)tools_line_number(lines, *names)));
+}
+
+/* The placement that the mount follows; null: none. */
+static json_t *placement_json(const char *config)
+{
+    char file[4200], server[80], rule[20], fault[400];
+    if (strcmp(tools_line_path(config, "placement", file, sizeof(file)), "-") == 0)
+        return json_null();
+    tools_line_text(config, "placement_fault", fault, sizeof(fault));
+    return json_pack("{s:o, s:s, s:I, s:s, s:I, s:I, s:o}", "placement", ctl_json_text(file), "server",
+                     tools_line_text(config, "placement_server", server, sizeof(server)), "number",
+                     (json_int_t)tools_line_number(config, "placement_number"), "rule",
+                     tools_line_text(config, "placement_rule", rule, sizeof(rule)), "experts",
+                     (json_int_t)tools_line_number(config, "placement_experts"), "held",
+                     (json_int_t)tools_line_number(config, "placement_held"), "fault",
+                     strcmp(fault, "-") == 0 ? json_null() : ctl_json_text(fault));
+}
+
 json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
 {
-    static const char *const client[] = {
-        "pid",         "uid",           "connected",       "requested",           "held",           "device_slots",
-        "device_hits", "device_copied", "device_computed", "device_copied_bytes", "device_wait_ns", NULL};
-    static const char *const reader[] = {"pid", "uid", "files", "read_bytes", NULL};
+    static const char *const
+        of_config[] = {"store_bytes", "source_bytes", "pid", "started", NULL},
+        *const of_stat[] = {"budget_bytes", "effective_budget_bytes", "fetched_bytes", "leased_experts", NULL},
+        *const client[] =
+            {"pid",         "uid",           "connected",       "requested",           "held",           "device_slots",
+             "device_hits", "device_copied", "device_computed", "device_copied_bytes", "device_wait_ns", NULL},
+        *const reader[] = {"pid", "uid", "files", "read_bytes", NULL};
     char store[4200], path[32], warm[100];
     struct problems problems;
     const struct span minute = span_minute(s), all = span_mount(s);
@@ -390,18 +397,16 @@ json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
     find_problems(root, s, store, &problems);
     for (unsigned i = 0; i < problems.count; i++)
         json_array_append_new(wrong, ctl_json_text(problems.line[i]));
-    return json_pack(
-        "{s:o, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "mountpoint",
-        ctl_json_text(root), "store", ctl_json_text(store), "store_bytes",
-        (json_int_t)tools_line_number(s->config, "store_bytes"), "source_bytes",
-        (json_int_t)tools_line_number(s->config, "source_bytes"), "serving_path",
-        tools_line_text(s->stat, "serving_path", path, sizeof(path)), "warm",
-        tools_line_text(s->predict, "warm_state", warm, sizeof(warm)), "pid",
-        (json_int_t)tools_line_number(s->config, "pid"), "started", (json_int_t)tools_line_number(s->config, "started"),
-        "budget_bytes", (json_int_t)tools_line_number(s->stat, "budget_bytes"), "effective_budget_bytes",
-        (json_int_t)tools_line_number(s->stat, "effective_budget_bytes"), "used_bytes", (json_int_t)held_bytes(s->stat),
-        "fetched_bytes", (json_int_t)tools_line_number(s->stat, "fetched_bytes"), "leased_experts",
-        (json_int_t)tools_line_number(s->stat, "leased_experts"), "open_files", (json_int_t)open_files(s->stat),
-        "minute", span_json(&minute), "since_mount", span_json(&all), "clients", rows_json(&s->clients, client),
-        "readers", rows_json(&s->readers, reader), "problems", wrong);
+    json_t *json = json_pack(
+        "{s:o, s:o, s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "mountpoint", ctl_json_text(root), "store",
+        ctl_json_text(store), "serving_path", tools_line_text(s->stat, "serving_path", path, sizeof(path)), "warm",
+        tools_line_text(s->predict, "warm_state", warm, sizeof(warm)), "used_bytes", (json_int_t)held_bytes(s->stat),
+        "open_files", (json_int_t)open_files(s->stat), "placement", placement_json(s->config), "minute",
+        span_json(&minute), "since_mount", span_json(&all), "clients", rows_json(&s->clients, client), "readers",
+        rows_json(&s->readers, reader), "problems", wrong);
+    if (json) {
+        add_numbers(json, s->config, of_config);
+        add_numbers(json, s->stat, of_stat);
+    }
+    return json;
 }
