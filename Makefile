@@ -55,7 +55,7 @@ INC_expertfs := -Iexpertfs $(EXPERTFS_ROOMS:%=-I%) -Iengine $(PKG_CFLAGS)
 INC_tools := -Iengine $(INC_sched) -Itools/common $(PKG_CFLAGS)
 INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common -Itools/moe-replay/base -Itools/common $(PKG_CFLAGS)
 # Files that read foreign checkpoints include the engine's readers.
-$(BUILD)/obj/tools/expertctl/info_checkpoint.o $(BUILD)/obj/tools/expertctl/source_files.o: INC_tools += -Iengine/source -Iengine/store
+$(BUILD)/obj/tools/expertctl/info_checkpoint.o $(BUILD)/obj/tools/common/sources.o: INC_tools += -Iengine/source -Iengine/store
 # moe-replay has rooms.
 REPLAY_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard tools/moe-replay/*/*.c))))
 $(BUILD)/obj/tools/moe-replay/%.o: INC_tools += $(REPLAY_ROOMS:%=-I%)

@@ -71,7 +71,15 @@ bool efs_profile_is_steady(const struct efs_profile *profile);
 /* The path of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
  * or ~/.local/state/expertfs. -ENOENT: no home, -ENAMETOOLONG. */
 errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);
-/* Deletes what the state directory has of a store: profile, counts, predictor, and which files have its bytes. */
+/* The path KIND-HASH.ENDING below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs or
+ * ~/.local/state/expertfs. -ENOENT: no home; -ENAMETOOLONG. */
+errint_t efs_state_path(const char *kind, uint64_t content_hash, const char *ending, char *path, size_t room,
+                        struct efs_error *err);
+/* Replace a file atomically; creates missing directories. Blocks until it is on disk. After an error of the system,
+ * which err reports with the path, the old file remains. */
+errint_t efs_state_save(const char *path, const void *data, size_t bytes, struct efs_error *err);
+/* Deletes what the state directory has of a store: profile, counts, predictor, sources, and which files have its bytes.
+ */
 void efs_state_remove(uint64_t content_hash);
 /* Save a profile at that path, atomically; creates missing directories. */
 errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *err);

@@ -42,7 +42,8 @@ errint_t efs_state_path(const char *kind, uint64_t content_hash, const char *end
 
 void efs_state_remove(uint64_t content_hash)
 {
-    static const char *const kinds[][2] = {{"profile", "json"}, {"counts", "bin"}, {"guesses", "bin"}, {"same", "txt"}};
+    static const char *const kinds[][2] = {
+        {"profile", "json"}, {"counts", "bin"}, {"guesses", "bin"}, {"same", "txt"}, {"sources", "txt"}};
     char path[EFS_STATE_PATH_BYTES];
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (efs_state_path(kinds[i][0], content_hash, kinds[i][1], path, sizeof(path), NULL) == 0)

@@ -141,7 +141,7 @@ for tool in tools/*/; do
     tool=${tool%/}
     case $tool in
     tools/bench_kernels) ok="$public|(kernels|matvec|driver|cuda/gpu)\.h" ;; # the kernels' benchmarks
-    tools/expertctl) ok="$public|catalog\.h" ;; # info_checkpoint.c: the engine's checked readers
+    tools/expertctl | tools/common) ok="$public|catalog\.h" ;; # info_checkpoint.c, sources.c: the engine's checked readers
     tools/moe-replay) ok="$public|catalog\.h|regular\.h" ;; # live/raw.c; base/route.c: opens files named by the user
     *) ok=$public ;;
     esac

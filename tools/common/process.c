@@ -13,11 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *tools_hint(errint_t rc)
-{
-    return rc == -ENOTCONN ? "\nhint: the daemon of that mount has ended; remove the mount with fusermount3 -u" : "";
-}
-
 int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
 {
     fflush(stdout); /* in the order of the calls, also where both are one file */
@@ -26,7 +21,9 @@ int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
         return TOOLS_EXIT_INTERRUPTED;
     }
     fprintf(stderr, "%s: %s%s\n", program, err->text[0] ? err->text : strerror(-rc),
-            strstr(err->text, "\nhint: ") ? "" : tools_hint(rc));
+            rc != -ENOTCONN || strstr(err->text, "\nhint: ")
+                ? ""
+                : "\nhint: the daemon of that mount has ended; remove the mount with fusermount3 -u");
     return EXIT_FAILURE;
 }
 

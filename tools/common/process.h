@@ -5,12 +5,10 @@
 
 #include "expertfs.h"
 
-/* Flushes stdout, prints `program: message` on stderr, with the hint of err or of tools_hint() as a second line, and
+/* Flushes stdout, prints `program: message` on stderr, with a hint as a second line, and
  * returns the exit status: TOOLS_EXIT_INTERRUPTED for -ECANCELED after a signal, else 1. rc: -errno, whose strerror()
  * is printed if err's text is empty. */
 int tools_fail(const char *program, errint_t rc, const struct efs_error *err);
-/* The hint to append to a message about an -errno of a mount, "\nhint: ..."; "": none. */
-const char *tools_hint(errint_t rc);
 /*
  * main() calls it first. Opens /dev/null on each closed standard descriptor: otherwise the next file opened, such as
  * the store being written, would get the number of standard output. Ignores SIGXFSZ, so that a write past RLIMIT_FSIZE

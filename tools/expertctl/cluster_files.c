@@ -4,7 +4,6 @@
 
 #include "expertfs-private.h"
 #include "expertfs-profile-private.h"
-#include "mountpoint.h"
 #include "names.h"
 
 #include <errno.h>
@@ -22,9 +21,7 @@ errint_t ctl_cluster_open(struct ctl_cluster *c, struct efs_error *err)
     char path[4400];
     struct efs_store *store;
     struct efs_store_info info;
-    errint_t rc = ctl_name_find(c->store, path, sizeof(path), err);
-    if (rc == 0)
-        rc = ctl_store_open(path, &store, err);
+    errint_t rc = ctl_name_open(c->store, path, sizeof(path), &store, err);
     if (rc < 0)
         return rc;
     efs_store_info(store, &info);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* doctor.c - expertctl doctor [STORE|MOUNTPOINT]...: reports the serving path of this machine and what prevents a
  * better one. */
-#include "process.h"
 #include "expertctl.h"
 
 #include "expertfs-private.h"
@@ -92,8 +91,6 @@ static void doctor_fuse(struct doctor *d)
 {
     struct efs_error err;
     bool opens = ctl_check_device(&err) == 0;
-    if (!opens)
-        efs_join_hint(err.text, sizeof(err.text));
     report(d, opens ? GOOD : WRONG, "fuse", "%s", opens ? "/dev/fuse can be opened" : err.text);
 }
 
@@ -221,12 +218,11 @@ static void doctor_mount(struct doctor *d, const char *path)
             report(d, WRONG, "store", "%s: %s", path, lost);
         free(lost);
     } else {
-        report(d, WRONG, "mount", "%s: no expertfs mounted there%s%s%s", path,
+        report(d, WRONG, "mount", "%s: no expertfs mounted there%s%s", path,
                rc == -ENOENT ? "; a checkpoint is packed first, by mkexpertfs" : ": ",
                rc == -ENOENT ? ""
                : rc          ? err.text
-                             : "no serving_path",
-               tools_hint(rc));
+                             : "no serving_path");
     }
     free(config);
     free(stat);
@@ -240,14 +236,13 @@ static void doctor_name(struct doctor *d, const char *given)
     struct efs_error err;
     errint_t rc = ctl_name_find(given, path, sizeof(path), &err);
     if (rc == -E2BIG) {
-        efs_join_hint(err.text, sizeof(err.text));
         report(d, WRONG, "path", "%s", err.text);
         return;
     }
     if (rc == 0)
         given = path;
     if (stat(given, &st) < 0)
-        report(d, WRONG, "path", "%s: %s%s", given, strerror(errno), tools_hint(-errno));
+        report(d, WRONG, "path", "%s: %s", given, strerror(errno));
     else if (S_ISDIR(st.st_mode))
         doctor_mount(d, given);
     else
@@ -267,16 +262,14 @@ static void doctor_argument(struct doctor *d, const char *given)
     bool file = rc == 0 && stat(given, &st) == 0 && !S_ISDIR(st.st_mode);
     if (rc == 0 && !file)
         rc = ctl_mount_of(given, &root, &err);
-    if (file) {
+    if (file)
         doctor_store(d, given);
-    } else if (rc == 0) {
+    else if (rc == 0)
         doctor_mount(d, root);
-    } else if (rc == -ENOTCONN || rc == -ETIMEDOUT || rc == -E2BIG) {
-        efs_join_hint(err.text, sizeof(err.text));
+    else if (rc == -ENOTCONN || rc == -ETIMEDOUT || rc == -E2BIG)
         report(d, WRONG, "mount", "%s", err.text);
-    } else {
+    else
         doctor_name(d, given);
-    }
     free(root);
 }
 

@@ -10,32 +10,18 @@
 #include <string.h>
 #include <unistd.h>
 
-void ctl_gguf_models_free(struct ctl_gguf_models *models)
-{
-    for (size_t i = 0; i < models->count; i++)
-        free(models->path[i]);
-    free(models->path);
-    *models = (struct ctl_gguf_models){.count = 0};
-}
-
-/* The number in NAME-00002-of-00003.gguf; NULL: the name has none. */
-static const char *part_number(const char *path)
+const char *ctl_gguf_part(const char *path)
 {
     const char *last = strrchr(path, '/'), *of = strstr(last ? last + 1 : path, "-of-");
     bool split = of && of - path > 6 && of[-6] == '-' && strspn(of - 5, "0123456789") == 5;
     return split ? of - 5 : NULL;
 }
 
-bool ctl_gguf_is_split(const char *path)
-{
-    return part_number(path) != NULL;
-}
-
 void ctl_gguf_first_part(char *path)
 {
     static const char first[] = "00001";
     char given[sizeof(first)] = "";
-    const char *at = part_number(path);
+    const char *at = ctl_gguf_part(path);
     char *number = at ? path + (at - path) : NULL;
     if (!number)
         return;
@@ -47,18 +33,8 @@ void ctl_gguf_first_part(char *path)
 
 bool ctl_gguf_is_first(const char *path)
 {
-    const char *end = strrchr(path, '.'), *number = part_number(path);
+    const char *end = strrchr(path, '.'), *number = ctl_gguf_part(path);
     return end && strcmp(end, ".gguf") == 0 && (!number || strncmp(number, "00001", 5) == 0);
-}
-
-static errint_t add(struct ctl_gguf_models *models, const char *path, struct efs_error *err)
-{
-    char **more = reallocarray(models->path, models->count + 1, sizeof(*more));
-    models->path = more ? more : models->path;
-    if (!more || !(more[models->count] = strdup(path)))
-        return efs_fail(err, -ENOMEM, "no memory");
-    models->count++;
-    return 0;
 }
 
 static int compare(const void *a, const void *b)
@@ -67,7 +43,7 @@ static int compare(const void *a, const void *b)
 }
 
 /* Drops the files that are no models, unless that leaves none. */
-static void drop_companions(struct ctl_gguf_models *models)
+static void drop_companions(struct ctl_paths *models)
 {
     size_t kept = 0;
     for (size_t i = 0; i < models->count; i++)
@@ -80,7 +56,7 @@ static void drop_companions(struct ctl_gguf_models *models)
         free(models->path[--models->count]);
 }
 
-errint_t ctl_gguf_models(const char *folder, ctl_gguf_fits_fn *fits, const char *word, struct ctl_gguf_models *models,
+errint_t ctl_gguf_models(const char *folder, ctl_gguf_fits_fn *fits, const char *word, struct ctl_paths *models,
                          struct efs_error *err)
 {
     char *paths[] = {(char *)(uintptr_t)folder, NULL};
@@ -88,14 +64,14 @@ errint_t ctl_gguf_models(const char *folder, ctl_gguf_fits_fn *fits, const char 
     FTS *tree = fts_open(paths, FTS_LOGICAL | FTS_NOCHDIR, NULL);
     const FTSENT *entry;
     errint_t rc = tree ? 0 : efs_fail(err, -errno, "%s: %s", folder, strerror(errno));
-    *models = (struct ctl_gguf_models){.count = 0};
+    *models = (struct ctl_paths){.count = 0};
     while (rc == 0 && (entry = fts_read(tree))) {
         if (entry->fts_info == FTS_D && entry->fts_level == 1 &&
             (strcmp(entry->fts_name, "experts") == 0 || strcmp(entry->fts_name, ".expertfs") == 0))
             fts_set(tree, (FTSENT *)(uintptr_t)entry, FTS_SKIP);
         if (entry->fts_info == FTS_F && ctl_gguf_is_first(entry->fts_name) &&
             (!fits || fits(entry->fts_path + bytes, word)))
-            rc = add(models, entry->fts_path, err);
+            rc = ctl_paths_add(models, entry->fts_path) ? 0 : efs_fail(err, -ENOMEM, "no memory");
     }
     if (tree)
         fts_close(tree);

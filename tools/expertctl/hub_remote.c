@@ -5,6 +5,7 @@
  */
 #include "hub_remote.h"
 
+#include "expertctl.h"
 #include "expertfs-private.h"
 #include "gguf_models.h"
 #include "hub_name.h"
@@ -177,7 +178,7 @@ static size_t models_in(const struct list *list, const char *folder, const char 
 {
     const size_t skip = strlen(folder) + (*folder != '\0');
     enum rank best = NONE;
-    size_t count = 0, used = 0;
+    size_t count = 0;
     *names = '\0';
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < list->count; i++) {
@@ -190,8 +191,7 @@ static size_t models_in(const struct list *list, const char *folder, const char 
             if (pass == 0 || rank == NONE || (rank != GGUF && rank != best))
                 continue;
             *first = count++ == 0 ? path : *first;
-            if (used + strlen(path) + 3 < room)
-                used += (size_t)sprintf(names + used, "%s%s", used ? ", " : "", path);
+            ctl_list_add(names, room, path);
         }
     return count;
 }

@@ -6,7 +6,7 @@
 #include "expertfs-packing-private.h"
 #include "expertfs-private.h"
 #include "reclaim_unfinished.h"
-#include "source_files.h"
+#include "sources.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -120,7 +120,7 @@ static void list_models(const struct efs_catalog *catalog, char *names, size_t r
 
 /* ---- what it holds ----------------------------------------------------------------------------------------------- */
 
-errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint, struct ctl_sources *sources,
+errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint, struct tools_sources *sources,
                              struct efs_error *err)
 {
     struct efs_catalog catalog;
@@ -158,7 +158,7 @@ errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint
             snprintf(checkpoint->warning, sizeof(checkpoint->warning), "%.800s; served as plain bytes, without experts",
                      catalog.files[f].note + (alone ? strlen(catalog.files[f].path) + 2 : 0));
     if (sources)
-        rc = ctl_sources_take(&catalog, path, sources, err);
+        rc = tools_sources_take(&catalog, path, sources, err);
     efs_catalog_free(&catalog);
     return rc;
 }

@@ -24,8 +24,8 @@ bool ctl_gguf_is_model(const char *path);
 /* Reads the headers; blocks. -errno: mkexpertfs cannot pack it, and err has the message that mkexpertfs prints, or,
  * after an unfinished --reclaim, the one with the commands that continue it. sources: NULL, or receives the files,
  * which the caller frees. */
-struct ctl_sources;
-errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint, struct ctl_sources *sources,
+struct tools_sources;
+errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint, struct tools_sources *sources,
                              struct efs_error *err);
 
 #endif

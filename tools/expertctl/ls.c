@@ -6,7 +6,7 @@
 #include "mountpoint.h"
 #include "options.h"
 #include "size.h"
-#include "sources.h"
+#include "store_sources.h"
 #include "stores.h"
 
 #include <errno.h>
@@ -112,19 +112,15 @@ static void names_distinguish(json_t *stores)
 /* The stores in a folder, an empty array if there is none. */
 static json_t *stores_json(const char *folder, const struct ctl_mounts *mounts)
 {
-    struct dirent **stores;
+    struct ctl_paths stores;
     json_t *array = json_array();
-    int count = ctl_stores_list(folder, &stores);
-    for (int i = 0; i < count; i++) {
-        char path[4400];
-        snprintf(path, sizeof(path), "%s/%s", folder, stores[i]->d_name);
-        json_t *store = store_json(path, mounts);
+    ctl_stores_list(folder, &stores);
+    for (size_t i = 0; i < stores.count; i++) {
+        json_t *store = store_json(stores.path[i], mounts);
         if (store)
             json_array_append_new(array, store);
-        free(stores[i]);
     }
-    if (count >= 0)
-        free(stores);
+    ctl_paths_free(&stores);
     names_distinguish(array);
     return array;
 }
@@ -183,10 +179,11 @@ static json_t *mounts_json(const struct ctl_mounts *mounts)
     json_t *array = json_array();
     char number[32];
     for (size_t i = 0; i < mounts->count; i++)
-        json_array_append_new(
-            array, json_pack("{s:o, s:o, s:s, s:b, s:s?}", "mountpoint", ctl_json_text(mounts->mount[i].path), "store",
-                             ctl_json_text(mounts->mount[i].source), "user", ctl_user_name(mounts->mount[i].user, number),
-                             "usable", mounts->mount[i].usable, "state", mount_state(&mounts->mount[i])));
+        json_array_append_new(array, json_pack("{s:o, s:o, s:s, s:b, s:s?}", "mountpoint",
+                                               ctl_json_text(mounts->mount[i].path), "store",
+                                               ctl_json_text(mounts->mount[i].source), "user",
+                                               ctl_user_name(mounts->mount[i].user, number), "usable",
+                                               mounts->mount[i].usable, "state", mount_state(&mounts->mount[i])));
     return array;
 }
 

@@ -5,6 +5,7 @@
 #include "expertctl.h"
 #include "expertfs-packing-private.h"
 #include "expertfs-private.h"
+#include "gguf_models.h"
 #include "hub.h"
 #include "hub_name.h"
 #include "hub_remote.h"
@@ -37,7 +38,7 @@ static errint_t checkpoint_store(const struct places *in, struct ctl_model *mode
         ctl_store_name(model->store, model->name, sizeof(model->name));
         return 0;
     }
-    uint32_t key = (uint32_t)(ctl_sources_key(&model->sources) >> 32);
+    uint32_t key = (uint32_t)(tools_sources_key(&model->sources) >> 32);
     do
         if ((size_t)snprintf(model->store, sizeof(model->store), "%s/%s@%0*x.efs", in->own, model->name,
                              CTL_STORE_KEY_DIGITS, key++) >= sizeof(model->store))
@@ -70,11 +71,12 @@ static errint_t checkpoint_read(const struct places *in, struct ctl_model *model
 /* The name of a file without its suffix, and of a part of a split GGUF file without its number. */
 static void shorten_name(char *name)
 {
-    char *end = strrchr(name, '.'), *part;
+    char *end = strrchr(name, '.');
     if (end && end > name)
         *end = '\0';
-    if ((part = strstr(name, "-of-")) && part - name > 6 && part[-6] == '-' && strspn(part - 5, "0123456789") == 5)
-        part[-6] = '\0';
+    const char *part = ctl_gguf_part(name);
+    if (part)
+        name[part - 1 - name] = '\0';
 }
 
 /* The last part of the path that was given, of a link its own name; of "." and the like, of the absolute path. */
@@ -248,5 +250,5 @@ errint_t ctl_model_find(const char *given, const char *folder, const char *own, 
 
 void ctl_model_free(struct ctl_model *model)
 {
-    ctl_sources_free(&model->sources);
+    tools_sources_free(&model->sources);
 }

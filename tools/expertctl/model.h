@@ -5,7 +5,7 @@
 
 #include "expertfs.h"
 #include "info_checkpoint.h"
-#include "sources.h"
+#include "store_sources.h"
 #include "expertfs-packing-private.h"
 
 enum ctl_model_kind { CTL_MODEL_STORE, CTL_MODEL_CHECKPOINT, CTL_MODEL_MOUNT };
@@ -18,7 +18,7 @@ struct ctl_model {
     char name[256];   /* of its store; else the last part of the path that was given, without suffix; of a hub name or a
                          snapshot org--name */
     struct ctl_checkpoint checkpoint; /* of a checkpoint */
-    struct ctl_sources sources;       /* of a checkpoint: its files */
+    struct tools_sources sources;     /* of a checkpoint: its files */
     bool in_place; /* the store is the checkpoint itself: packing it would save less than EFS_PACK_WORTH */
     bool hub;      /* found in the cache of the Hugging Face Hub, whose files are links */
 };

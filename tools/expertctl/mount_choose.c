@@ -8,7 +8,7 @@
 #include "cleanup.h"
 #include "expertfs-private.h"
 #include "hub_name.h"
-#include "sources.h"
+#include "store_sources.h"
 #include "store_name.h"
 
 #include <errno.h>
@@ -52,7 +52,7 @@ errint_t ctl_mount_check(const char *root, struct efs_error *err)
 bool ctl_mount_was_unmounted(const char *root)
 {
     errint_t rc = ctl_mount_state(root, ANSWER_MS, NULL);
-    bool was = rc == -ENOENT || rc == -ENODATA || rc == -EOPNOTSUPP; /* what was below it, or nothing */
+    bool was = rc == -ENOENT || rc == -ENODATA || rc == -EOPNOTSUPP; /* nothing of ours is at its path */
     fflush(stdout);
     if (was)
         ctl_print_line(stderr, "expertctl: %s was unmounted", root);
@@ -96,36 +96,45 @@ static bool path_has_name(const char *path, const char *name, bool of_store)
            (strcmp(last + 1, name) == 0 || (of_store && strcmp(ctl_store_name(last, is, sizeof(is)), name) == 0));
 }
 
-/* The absolute text of a path, without a call on it; "": it has "..", whose meaning depends on links. */
+/* The absolute text of a path, without a call on it; "": the directory has none, or it does not fit. */
 static const char *path_text(const char *given, char *path, size_t room)
 {
     char here[4096] = "";
-    size_t bytes = strlen(given);
-    bool relative = *given != '/', up = strncmp(given, "../", 3) == 0 || strcmp(given, "..") == 0 ||
-                                        strstr(given, "/../") || (bytes >= 3 && strcmp(given + bytes - 3, "/..") == 0);
-    *path = '\0';
-    if (!up && (!relative || getcwd(here, sizeof(here))))
-        snprintf(path, room, "%s%s%s", here, relative ? "/" : "", given);
-    for (bytes = strlen(path); bytes > 1 && path[bytes - 1] == '/';)
+    const bool relative = *given != '/';
+    if ((relative && !getcwd(here, sizeof(here))) ||
+        (size_t)snprintf(path, room, "%s%s%s", here, relative ? "/" : "", given) >= room)
+        *path = '\0';
+    for (size_t bytes = strlen(path); bytes > 1 && path[bytes - 1] == '/';)
         path[--bytes] = '\0';
     return path;
 }
 
-static bool path_is_below(const char *path, const char *root)
+/* Whether a path has "..", whose meaning depends on links. */
+static bool path_has_up(const char *path)
 {
-    size_t bytes = strlen(root);
-    return strncmp(path, root, bytes) == 0 && path[bytes] == '/';
+    for (const char *at = path; (at = strstr(at, "..")); at += 2)
+        if ((at == path || at[-1] == '/') && (!at[2] || at[2] == '/'))
+            return true;
+    return false;
 }
 
-/* The innermost mount that contains the path. */
+/* The innermost mount at the path, or that contains it. */
 static const struct ctl_mount *mount_around(const struct ctl_mounts *mounts, const char *path)
 {
     const struct ctl_mount *best = NULL;
-    for (size_t i = 0; i < mounts->count; i++)
-        if (path_is_below(path, mounts->mount[i].path) &&
-            (!best || strlen(mounts->mount[i].path) >= strlen(best->path)))
+    for (size_t i = 0; i < mounts->count; i++) {
+        const size_t bytes = strlen(mounts->mount[i].path);
+        if (strncmp(path, mounts->mount[i].path, bytes) == 0 && (!path[bytes] || path[bytes] == '/') &&
+            (!best || bytes >= strlen(best->path)))
             best = &mounts->mount[i];
+    }
     return best;
+}
+
+const struct ctl_mount *ctl_mount_at(const struct ctl_mounts *mounts, const char *path)
+{
+    const struct ctl_mount *around = mount_around(mounts, path);
+    return around && strcmp(around->path, path) == 0 ? around : NULL;
 }
 
 bool ctl_mount_is_of_address(const struct ctl_mount *mount, const char *given)
@@ -144,15 +153,15 @@ errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, co
     char path[8192], names[512] = "", hub[512];
     const char *best = NULL, *name = ctl_hub_name(given, hub, sizeof(hub)) ? hub : given;
     size_t found = 0;
-    const struct ctl_mount *around = mount_around(mounts, path_text(given, path, sizeof(path)));
+    const struct ctl_mount *around =
+        path_has_up(given) ? NULL : mount_around(mounts, path_text(given, path, sizeof(path)));
     if (!around)
         around = mount_around(mounts, absolute_path(given, path, sizeof(path)));
-    for (size_t i = mounts->count; i-- > 0;)
-        if (strcmp(mounts->mount[i].path, path) == 0) {
-            *mount = &mounts->mount[i];
-            return 0;
-        }
-    for (int of_store = 0; of_store < 2 && !found && !strchr(name, '/'); of_store++) /* mount points come first */
+    if (around && strcmp(around->path, path) == 0) {
+        *mount = around;
+        return 0;
+    }
+    for (int of_store = 0; of_store < 2 && !found && !strchr(name, '/'); of_store++) /* mount points before stores */
         for (size_t i = 0; i < mounts->count; i++) {
             const struct ctl_mount *is = &mounts->mount[i];
             const char *last = strrchr(is->path, '/');
@@ -161,8 +170,8 @@ errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, co
             best = last ? efs_nearer_word(name, best, last + 1) : best;
             if (!path_has_name(of_store ? is->source : is->path, name, of_store))
                 continue;
-            size_t used = strlen(names);
-            snprintf(names + used, sizeof(names) - used, "%s%s", found++ ? ", " : "", is->path);
+            ctl_list_add(names, sizeof(names), is->path);
+            found++;
             *mount = is;
         }
     if (found == 1)
@@ -189,24 +198,13 @@ errint_t ctl_mount_choose(const struct ctl_mounts *mounts, const char *given, co
 
 errint_t ctl_mount_check_above(const char *given, struct efs_error *err)
 {
-    char path[8192], here[4096] = "";
+    char path[8192];
     struct ctl_mounts mounts;
     struct efs_error ignored;
-    bool relative = *given != '/';
-    if (relative && !getcwd(here, sizeof(here)))
-        return 0;
-    snprintf(path, sizeof(path), "%s%s%s", here, relative ? "/" : "", given);
-    errint_t rc = 0;
     if (ctl_mounts_find(&mounts, &ignored) < 0) /* no /proc: the mount is found by the device of its folders */
         return 0;
-    for (size_t i = mounts.count; i-- > 0;) {
-        const char *root = mounts.mount[i].path;
-        size_t bytes = strlen(root);
-        if (strncmp(path, root, bytes) != 0 || (path[bytes] && path[bytes] != '/'))
-            continue;
-        rc = ctl_mount_check(root, err);
-        break;
-    }
+    const struct ctl_mount *around = mount_around(&mounts, path_text(given, path, sizeof(path)));
+    errint_t rc = around ? ctl_mount_check(around->path, err) : 0;
     ctl_mounts_free(&mounts);
     return rc;
 }
@@ -269,7 +267,7 @@ errint_t ctl_mount_only(char **root, struct efs_error *err)
 {
     struct ctl_mounts mounts;
     char names[512] = "";
-    size_t usable = 0, used = 0;
+    size_t usable = 0;
     *root = NULL;
     errint_t rc = ctl_mounts_find(&mounts, err);
     if (rc < 0)
@@ -277,11 +275,8 @@ errint_t ctl_mount_only(char **root, struct efs_error *err)
     for (size_t i = 0; i < mounts.count; i++) {
         if (!mounts.mount[i].usable)
             continue;
-        if (used < sizeof(names))
-            used +=
-                (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", usable ? ", " : "", mounts.mount[i].path);
-        free(usable++ ? NULL : *root);
-        if (usable == 1)
+        ctl_list_add(names, sizeof(names), mounts.mount[i].path);
+        if (usable++ == 0)
             *root = strdup(mounts.mount[i].path);
     }
     if (usable != 1 || !*root) {

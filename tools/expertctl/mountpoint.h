@@ -32,6 +32,8 @@ struct ctl_mounts {
 };
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err);
 void ctl_mounts_free(struct ctl_mounts *mounts);
+/* The mount at this path; NULL: none. */
+const struct ctl_mount *ctl_mount_at(const struct ctl_mounts *mounts, const char *path);
 /* Whether the mount serves the file at this address; false for a path. */
 bool ctl_mount_is_of_address(const struct ctl_mount *mount, const char *given);
 /* The mount at the path `given`, or with that name: the last part of its path, else the name of its store, also as

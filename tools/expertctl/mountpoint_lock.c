@@ -2,19 +2,17 @@
 /* mountpoint_lock.c - see mountpoint_lock.h. */
 #include "mountpoint_lock.h"
 
+#include "store_name.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 int ctl_above_lock(const char *path, int operation)
 {
     char folder[4096];
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof(folder), "%.*s", slash && slash > path ? (int)(slash - path) : 1, slash ? path : ".");
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open(ctl_store_folder(path, folder, sizeof(folder)), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     while (fd >= 0 && flock(fd, operation) < 0)
         if (errno == EWOULDBLOCK) {
             close(fd);

@@ -35,19 +35,13 @@ static errint_t mount_free(const char *path, const struct ctl_model *model, char
 {
     struct ctl_mounts mounts;
     errint_t rc = ctl_mounts_find(&mounts, err);
-    for (size_t i = 0; rc == 0 && i < mounts.count; i++) {
-        const struct ctl_mount *mount = &mounts.mount[i];
-        if (strcmp(mount->path, path) != 0)
-            continue;
+    const struct ctl_mount *mount = rc == 0 ? ctl_mount_at(&mounts, path) : NULL;
+    if (mount && (rc = ctl_mount_check(path, err)) == 0) {
         snprintf(source, room, "%s", mount->source);
-        rc = ctl_mount_check(path, err);
-        if (rc < 0)
-            break;
-        bool replaced = is_version(mount, model) && ctl_mount_end(mount, false, err) == 0;
-        if (replaced)
+        rc = is_version(mount, model) && ctl_mount_end(mount, false, err) == 0 ? 0 : -EBUSY;
+        if (rc == 0)
             ctl_print_line(stderr, "expertctl: note: %s: unmounted: it served %s, which has changed", path,
                            model->path);
-        rc = replaced ? 0 : -EBUSY;
     }
     ctl_mounts_free(&mounts);
     return rc == -ENOTCONN ? 0 : rc; /* expertfs removes a mount whose daemon has ended */
@@ -108,7 +102,7 @@ static errint_t place_path(const char *given, struct ctl_place *place, struct ef
 
 static uint32_t model_key(const struct ctl_model *model)
 {
-    return (uint32_t)(ctl_sources_key(&model->sources) >> 32);
+    return (uint32_t)(tools_sources_key(&model->sources) >> 32);
 }
 
 errint_t ctl_place_make(const struct ctl_model *model, const char *given, const char *own, bool nonempty,

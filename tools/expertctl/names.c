@@ -7,7 +7,7 @@
 #include "hub.h"
 #include "hub_name.h"
 #include "mountpoint.h"
-#include "sources.h"
+#include "store_sources.h"
 #include "stores.h"
 
 #include <errno.h>
@@ -26,30 +26,23 @@ static bool is_stale(const char *path)
 errint_t ctl_store_by_name(const char *folder, const char *name, bool current, char *path, size_t room,
                            struct efs_error *err)
 {
-    char is[256], at[4400], names[1024] = "", hub[256];
-    struct dirent **stores;
+    char is[256], names[1024] = "", hub[256];
+    struct ctl_paths stores;
     size_t found = 0;
-    int count = *folder ? ctl_stores_list(folder, &stores) : 0;
     bool exact = false, fits = true;
     if (ctl_hub_name(name, hub, sizeof(hub)))
         name = hub;
-    for (int i = 0; i < count; i++) {
-        const char *last = stores[i]->d_name;
-        snprintf(at, sizeof(at), "%s/%s", folder, last);
-        bool this_one = strcmp(ctl_store_stem(last, is, sizeof(is)), name) == 0;
-        if (!exact &&
-            (this_one || (strcmp(ctl_store_name(last, is, sizeof(is)), name) == 0 && !(current && is_stale(at))))) {
-            size_t used = this_one ? 0 : strlen(names);
-            snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
-                     ctl_store_stem(last, is, sizeof(is)));
-            found = this_one ? 1 : found + 1;
-            exact = this_one;
-            fits = (size_t)snprintf(path, room, "%s", at) < room;
-        }
-        free(stores[i]);
+    ctl_stores_list(folder, &stores);
+    for (size_t i = 0; i < stores.count && !exact; i++) {
+        const char *at = stores.path[i];
+        exact = strcmp(ctl_store_stem(at, is, sizeof(is)), name) == 0;
+        if (!exact && (strcmp(ctl_store_name(at, is, sizeof(is)), name) != 0 || (current && is_stale(at))))
+            continue;
+        ctl_list_add(names, sizeof(names), ctl_store_stem(at, is, sizeof(is)));
+        found = exact ? 1 : found + 1;
+        fits = (size_t)snprintf(path, room, "%s", at) < room;
     }
-    if (count > 0)
-        free(stores);
+    ctl_paths_free(&stores);
     return found > 1
                ? efs_fail(err, -E2BIG, "%s: which store? there are %s\nhint: `expertctl ls` shows what they are of",
                           name, names)
@@ -59,27 +52,22 @@ errint_t ctl_store_by_name(const char *folder, const char *name, bool current, c
 
 bool ctl_store_of_checkpoint(const char *path, char *name, size_t room)
 {
-    char folder[4096], *at, *absolute;
-    struct dirent **stores;
+    char folder[4096], *absolute;
+    struct ctl_paths stores;
     struct efs_error ignored;
     bool found = false, current = false;
     if (efs_source_path(path, &absolute, &ignored) < 0)
         return false;
     ctl_stores_folder(NULL, folder, sizeof(folder), &ignored);
-    int count = *folder ? ctl_stores_list(folder, &stores) : 0;
-    for (int i = 0; i < count; i++) {
-        if (!current && asprintf(&at, "%s/%s", folder, stores[i]->d_name) >= 0) {
-            bool of_it = ctl_sources_has_path(at, absolute);
-            current = of_it && !is_stale(at);
-            if (current || (of_it && !found))
-                ctl_store_stem(at, name, room);
-            found |= of_it;
-            free(at);
-        }
-        free(stores[i]);
+    ctl_stores_list(folder, &stores);
+    for (size_t i = 0; i < stores.count && !current; i++) {
+        bool of_it = ctl_sources_has_path(stores.path[i], absolute);
+        current = of_it && !is_stale(stores.path[i]);
+        if (current || (of_it && !found))
+            ctl_store_stem(stores.path[i], name, room);
+        found |= of_it;
     }
-    if (count > 0)
-        free(stores);
+    ctl_paths_free(&stores);
     free(absolute);
     return found;
 }
@@ -117,4 +105,10 @@ errint_t ctl_name_find(const char *given, char *path, size_t room, struct efs_er
     return rc == -ENOENT ? efs_fail(err, rc, "%s: %s\nhint: `expertctl ls` lists the names of stores and mounts", given,
                                     strerror(ENOENT))
                          : rc;
+}
+
+errint_t ctl_name_open(const char *given, char *path, size_t room, struct efs_store **store, struct efs_error *err)
+{
+    errint_t rc = ctl_name_find(given, path, room, err);
+    return rc < 0 ? rc : ctl_store_open(path, store, err);
 }

@@ -5,7 +5,6 @@
 #include "expertfs-private.h"
 #include "expertfs-profile-private.h"
 #include "interrupt.h"
-#include "mountpoint.h"
 #include "names.h"
 #include "options.h"
 #include "size.h"
@@ -86,9 +85,7 @@ static int profile_run(int argc, char **argv)
     struct efs_error err = {""};
     char path[4400], saved[4096];
     tools_parse(&command, argc, argv, &a);
-    errint_t rc = ctl_name_find(*a.store.word, path, sizeof(path), &err);
-    if (rc == 0)
-        rc = ctl_store_open(path, &store, &err);
+    errint_t rc = ctl_name_open(*a.store.word, path, sizeof(path), &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     rc = efs_profile_measure(store, 0, (double)a.seconds, &profile, &err);

@@ -10,7 +10,7 @@
 #include "names.h"
 #include "options.h"
 #include "size.h"
-#include "sources.h"
+#include "store_sources.h"
 #include "stores.h"
 
 #include <errno.h>
@@ -64,22 +64,16 @@ static const struct tools_command command = {
 /* Says which store has the bytes of a model on the Hub, if it was packed from another model. */
 static errint_t store_shared(const char *given, const char *folder, struct efs_error *err)
 {
-    struct dirent **stores;
-    char name[256], *path;
-    int count = *folder ? ctl_stores_list(folder, &stores) : 0;
-    for (int i = 0; i < count; i++) {
-        if (asprintf(&path, "%s/%s", folder, stores[i]->d_name) >= 0) {
-            if (ctl_sources_is_of(path, given)) {
-                ctl_store_stem(path, name, sizeof(name));
-                efs_fail(err, -ENOENT, "%s: its store is that of %s, too\nhint: `expertctl rm %s` deletes it", given,
-                         name, EFS_WORD(name));
-            }
-            free(path);
+    struct ctl_paths stores;
+    char name[256];
+    ctl_stores_list(folder, &stores);
+    for (size_t i = 0; i < stores.count; i++)
+        if (ctl_sources_is_of(stores.path[i], given)) {
+            ctl_store_stem(stores.path[i], name, sizeof(name));
+            efs_fail(err, -ENOENT, "%s: its store is that of %s, too\nhint: `expertctl rm %s` deletes it", given, name,
+                     EFS_WORD(name));
         }
-        free(stores[i]);
-    }
-    if (count > 0)
-        free(stores);
+    ctl_paths_free(&stores);
     return -ENOENT;
 }
 
@@ -139,22 +133,15 @@ static bool has_content(const char *path, uint64_t hash)
  * content. */
 static void state_remove(const char *path, uint64_t hash, const struct ctl_mounts *mounts)
 {
-    struct dirent **stores;
+    struct ctl_paths stores;
     bool used = hash == 0;
     for (size_t i = 0; i < mounts->count && !used; i++)
         used = has_content(mounts->mount[i].source, hash);
-    char *folder = strndup(path, strrchr(path, '/') ? (size_t)(strrchr(path, '/') - path) + 1 : 0), *other;
-    int count = folder ? ctl_stores_list(*folder ? folder : ".", &stores) : 0;
-    for (int i = 0; i < count; i++) {
-        if (!used && asprintf(&other, "%s%s", folder, stores[i]->d_name) >= 0) {
-            used = has_content(other, hash);
-            free(other);
-        }
-        free(stores[i]);
-    }
-    if (count > 0)
-        free(stores);
-    free(folder);
+    char folder[4400];
+    ctl_stores_list(ctl_store_folder(path, folder, sizeof(folder)), &stores);
+    for (size_t i = 0; i < stores.count && !used; i++)
+        used = has_content(stores.path[i], hash);
+    ctl_paths_free(&stores);
     if (!used)
         efs_state_remove(hash);
 }
@@ -188,7 +175,7 @@ static errint_t store_remove(const struct arguments *a, const char *path, const 
         rc = efs_fail(err, -errno, "%s: %s", path, strerror(errno));
     if (rc < 0)
         return rc;
-    if (asprintf(&record, "%s" CTL_SOURCES_END, path) >= 0) {
+    if (asprintf(&record, "%s" TOOLS_SOURCES_END, path) >= 0) {
         unlink(record);
         free(record);
     }
@@ -227,26 +214,21 @@ static errint_t pool_remove(const struct arguments *a, const char *address, json
 static errint_t stale_remove(const struct arguments *a, const char *folder, const struct ctl_mounts *mounts,
                              json_t *removed, struct efs_error *err)
 {
-    struct dirent **stores;
+    struct ctl_paths stores;
+    char source[4400];
     errint_t rc = 0;
-    int count = *folder ? ctl_stores_list(folder, &stores) : 0;
-    for (int i = 0; i < count; i++) {
-        char source[4400], *path = NULL;
-        if (asprintf(&path, "%s/%s", folder, stores[i]->d_name) < 0)
-            path = NULL;
-        if (path && !tools_interrupted() && ctl_sources_state(path, source, sizeof(source)) == CTL_SOURCE_CHANGED &&
-            !ctl_sources_compare(path, source)) {
-            if (!a->json)
-                ctl_print_line(stderr, "expertctl: %s has changed since it was packed", source);
-            rc = store_remove(a, path, mounts, removed, err);
-            if (rc < 0)
-                ctl_fail(rc, err);
-        }
-        free(path);
-        free(stores[i]);
+    ctl_stores_list(folder, &stores);
+    for (size_t i = 0; i < stores.count && !tools_interrupted(); i++) {
+        const char *path = stores.path[i];
+        if (ctl_sources_state(path, source, sizeof(source)) != CTL_SOURCE_CHANGED || ctl_sources_compare(path, source))
+            continue;
+        if (!a->json)
+            ctl_print_line(stderr, "expertctl: %s has changed since it was packed", source);
+        rc = store_remove(a, path, mounts, removed, err);
+        if (rc < 0)
+            ctl_fail(rc, err);
     }
-    if (count > 0)
-        free(stores);
+    ctl_paths_free(&stores);
     return rc;
 }
 

@@ -58,7 +58,7 @@ static bool run_has(const struct run *r, const char *placeholder)
 /* Finds the GGUF file in the folder. */
 static errint_t gguf_find(struct run *r, struct efs_error *err)
 {
-    struct ctl_gguf_models models;
+    struct ctl_paths models;
     char names[400] = "";
     if (r->way <= WAY_STORE && r->plain_file) {
         snprintf(r->gguf, sizeof(r->gguf), "%s", r->given->plain);
@@ -66,17 +66,15 @@ static errint_t gguf_find(struct run *r, struct efs_error *err)
         return 0;
     }
     errint_t rc = ctl_gguf_models(r->root, NULL, NULL, &models, err);
-    for (size_t i = 0; i < models.count; i++) {
-        size_t used = strlen(names);
-        snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "", models.path[i] + strlen(r->root) + 1);
-    }
+    for (size_t i = 0; i < models.count; i++)
+        ctl_list_add(names, sizeof(names), models.path[i] + strlen(r->root) + 1);
     if (rc == 0 && models.count == 0)
         rc = efs_fail(err, -ENOENT, "{gguf}: the model has no GGUF file\nhint: {} is its folder");
     else if (rc == 0 && models.count > 1)
         rc = efs_fail(err, -E2BIG, "{gguf}: the model has several GGUF files: %s\nhint: write {}/NAME", names);
     else if (rc == 0)
         snprintf(r->gguf, sizeof(r->gguf), "%s", models.path[0]);
-    ctl_gguf_models_free(&models);
+    ctl_paths_free(&models);
     if (rc == 0 && r->way == WAY_MOUNTED && *r->plugin && ctl_run_plain_find(r->root, r->gguf, &r->plain))
         strcpy(r->gguf, r->plain.file);
     else
@@ -164,10 +162,10 @@ static void environment_backend(const char *plugin)
 /* Whether llama.cpp could run the model. */
 static bool has_gguf(const char *root)
 {
-    struct ctl_gguf_models models;
+    struct ctl_paths models;
     struct efs_error err;
     bool has = ctl_gguf_models(root, NULL, NULL, &models, &err) == 0 && models.count > 0;
-    ctl_gguf_models_free(&models);
+    ctl_paths_free(&models);
     return has;
 }
 
@@ -295,13 +293,21 @@ static void plain_folder(struct run *r)
 /* Whether the plain files are GGUF files. */
 static bool plain_is_gguf(const struct run *r)
 {
-    struct ctl_gguf_models models = {0};
-    struct efs_error ignored;
-    if (!r->given->plain || r->plain_file)
-        return r->plain_file;
-    bool some = ctl_gguf_models(r->given->plain, NULL, NULL, &models, &ignored) == 0 && models.count > 0;
-    ctl_gguf_models_free(&models);
-    return some;
+    return r->plain_file || (r->given->plain && has_gguf(r->given->plain));
+}
+
+static void print_plain(const struct run *r, uint64_t bytes)
+{
+    char size[16], available[16];
+    struct efs_memory memory;
+    efs_memory(&memory);
+    ctl_print_line(stderr, "expertctl: %s runs on the plain files: they fit, %s of %s that are available", r->words[0],
+                   tools_size_print(bytes, size, sizeof(size)),
+                   tools_size_print(memory.available_bytes, available, sizeof(available)));
+    if (getenv("EXPERTFS_PEERS"))
+        fputs("expertctl: EXPERTFS_PEERS is not used on plain files\n"
+              "hint: with EXPERTFS_BUDGET=auto experts come from a store, and products from peers\n",
+              stderr);
 }
 
 /* Chooses the way and prepares it: mounts the source, or finds the folder of the plain files. */

@@ -5,7 +5,7 @@
 #include "control_file.h"
 #include "expertfs-private.h"
 #include "mountpoint.h"
-#include "sources.h"
+#include "store_sources.h"
 
 #include <stdio.h>
 #include <stdlib.h>

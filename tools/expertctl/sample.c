@@ -64,19 +64,19 @@ void ctl_sample_free(struct ctl_sample *s)
 
 errint_t ctl_sample_take(const char *root, struct ctl_sample *s, struct efs_error *err)
 {
-    errint_t rc = tools_control_read(root, "stat", &s->stat, err);
+    const struct {
+        const char *file;
+        char **text;
+    } texts[] = {{"stat", &s->stat}, {"config", &s->config}, {"predict", &s->predict}, {"recent", &s->recent}};
+    const struct {
+        const char *file;
+        struct ctl_table *table;
+    } tables[] = {{"pools", &s->pools}, {"clients", &s->clients}, {"readers", &s->readers}, {"experts", &s->experts}};
+    errint_t rc = 0;
     s->seconds = efs_now_seconds();
-    if (rc == 0)
-        rc = tools_control_read(root, "config", &s->config, err);
-    if (rc == 0)
-        rc = tools_control_read(root, "predict", &s->predict, err);
-    if (rc == 0)
-        rc = tools_control_read(root, "recent", &s->recent, err);
-    if (rc == 0)
-        rc = ctl_table_read(root, "pools", &s->pools, err);
-    if (rc == 0)
-        rc = ctl_table_read(root, "clients", &s->clients, err);
-    if (rc == 0)
-        rc = ctl_table_read(root, "readers", &s->readers, err);
-    return rc == 0 ? ctl_table_read(root, "experts", &s->experts, err) : rc;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]) && rc == 0; i++)
+        rc = tools_control_read(root, texts[i].file, texts[i].text, err);
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]) && rc == 0; i++)
+        rc = ctl_table_read(root, tables[i].file, tables[i].table, err);
+    return rc;
 }

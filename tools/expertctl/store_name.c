@@ -40,3 +40,10 @@ const char *ctl_store_stem(const char *path, char *name, size_t room)
     snprintf(name, room, "%.*s", (int)stem, last_part(path));
     return name;
 }
+
+const char *ctl_store_folder(const char *path, char *folder, size_t room)
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, room, "%.*s", slash > path ? (int)(slash - path) : 1, slash ? path : ".");
+    return folder;
+}

@@ -12,5 +12,7 @@
 const char *ctl_store_name(const char *path, char *name, size_t room);
 /* The same with the checksum. */
 const char *ctl_store_stem(const char *path, char *name, size_t room);
+/* Copies the folder of a path, "." if it names none. Returns folder. */
+const char *ctl_store_folder(const char *path, char *folder, size_t room);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "expertfs-private.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -112,8 +113,7 @@ void ctl_stores_own(const char *folder, bool given, char *path, size_t room)
     folder_check(bytes, path, room, &ignored);
 }
 
-/* ---- stores -------------------------------------------------------------------------------------------------------
- */
+/* ---- stores ------------------------------------------------------------------------------------------------------ */
 
 static int is_store_name(const struct dirent *entry)
 {
@@ -122,8 +122,17 @@ static int is_store_name(const struct dirent *entry)
            strcmp(entry->d_name + bytes - 4, ".efs") == 0;
 }
 
-int ctl_stores_list(const char *folder, struct dirent ***stores)
+void ctl_stores_list(const char *folder, struct ctl_paths *stores)
 {
-    int count = scandir(folder, stores, is_store_name, alphasort);
-    return count < 0 ? -errno : count;
+    struct dirent **entries;
+    int count = *folder ? scandir(folder, &entries, is_store_name, alphasort) : -1;
+    *stores = (struct ctl_paths){.count = 0};
+    for (int i = 0; i < count; i++) {
+        char path[4400];
+        snprintf(path, sizeof(path), "%s/%s", folder, entries[i]->d_name);
+        ctl_paths_add(stores, path);
+        free(entries[i]);
+    }
+    if (count >= 0)
+        free(entries);
 }

@@ -4,7 +4,6 @@
 
 #include "interrupt.h"
 #include "expertfs-pack.h"
-#include "mountpoint.h"
 #include "names.h"
 #include "options.h"
 #include "progress.h"
@@ -49,9 +48,7 @@ static int unpack_run(int argc, char **argv)
     char path[4400], name[256];
     tools_parse(&command, argc, argv, &a);
     const char *directory = a.paths.word[1];
-    errint_t rc = ctl_name_find(a.paths.word[0], path, sizeof(path), &err);
-    if (rc == 0)
-        rc = ctl_store_open(path, &store, &err);
+    errint_t rc = ctl_name_open(a.paths.word[0], path, sizeof(path), &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     tools_interrupt_catch();

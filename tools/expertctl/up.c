@@ -183,8 +183,7 @@ static errint_t check_space(const struct ctl_model *model, struct efs_error *err
     struct statvfs disk;
     char folder[4096], needed[16], left[16];
     uint64_t bytes = model->checkpoint.store_bytes;
-    snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(model->store, '/') - model->store), model->store);
-    if (statvfs(folder, &disk) < 0)
+    if (statvfs(ctl_store_folder(model->store, folder, sizeof(folder)), &disk) < 0)
         return efs_fail(err, -errno, "%s: %s", folder, strerror(errno));
     uint64_t free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
     if (bytes <= free_bytes || disk.f_blocks == 0) /* 0: the file system does not report what is free */
@@ -243,7 +242,7 @@ static errint_t model_pack(const struct arguments *a, const struct ctl_model *mo
 /* ---- mounting ---------------------------------------------------------------------------------------------------- */
 
 /* Whether a file has changed since that second. */
-static bool sources_changed(const struct ctl_sources *sources, uint64_t second)
+static bool sources_changed(const struct tools_sources *sources, uint64_t second)
 {
     bool changed = false;
     for (size_t i = 0; i < sources->count; i++)
@@ -382,12 +381,10 @@ static bool mount_undo(const char *path)
 {
     struct ctl_mounts mounts;
     struct efs_error ignored;
-    bool undone = false;
     if (ctl_mounts_find(&mounts, &ignored) < 0)
         return false;
-    for (size_t i = 0; i < mounts.count; i++)
-        if (strcmp(mounts.mount[i].path, path) == 0)
-            undone = ctl_mount_end(&mounts.mount[i], false, &ignored) == 0;
+    const struct ctl_mount *mount = ctl_mount_at(&mounts, path);
+    bool undone = mount && ctl_mount_end(mount, false, &ignored) == 0;
     ctl_mounts_free(&mounts);
     return undone;
 }

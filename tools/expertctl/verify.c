@@ -4,7 +4,6 @@
 
 #include "interrupt.h"
 #include "expertfs-pack.h"
-#include "mountpoint.h"
 #include "names.h"
 #include "options.h"
 #include "progress.h"
@@ -69,9 +68,7 @@ static int verify_run(int argc, char **argv)
     char size[16], shards[32];
     char path[4400];
     tools_parse(&command, argc, argv, &a);
-    errint_t rc = ctl_name_find(*a.store.word, path, sizeof(path), &err);
-    if (rc == 0)
-        rc = ctl_store_open(path, &store, &err);
+    errint_t rc = ctl_name_open(*a.store.word, path, sizeof(path), &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     tools_interrupt_catch();

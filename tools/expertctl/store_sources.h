@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * sources.h - which checkpoint a store was packed from: a file STORE.sources, expertctl(1).
- *
- * A store has names, sizes and checksums of all its bytes, but neither the path of the checkpoint nor the times of its
- * files. These are kept next to it, so that an unchanged checkpoint is found again without reading it.
- */
-#ifndef EXPERTCTL_SOURCES_H
-#define EXPERTCTL_SOURCES_H
+/* store_sources.h - which checkpoint a store was packed from, by its record (sources.h). */
+#ifndef EXPERTCTL_STORE_SOURCES_H
+#define EXPERTCTL_STORE_SOURCES_H
 
-#include "source_files.h"
-
-#define CTL_SOURCES_END ".sources" /* appended to the path of the store */
+#include "sources.h"
 
 /* The store in folder that was packed from these files, or from files with the same bytes: those are read and
  * compared, which is said on stderr, and recorded. false: none. */
-bool ctl_sources_store(const char *folder, const struct ctl_sources *sources, char *store, size_t room);
-/* Adds a checkpoint to the record of its store. A failure means that the checkpoint is compared next time; err. */
-errint_t ctl_sources_record(const char *store, const struct ctl_sources *sources, struct efs_error *err);
+bool ctl_sources_store(const char *folder, const struct tools_sources *sources, char *store, size_t room);
+/* Adds a checkpoint to the record next to its store. A failure means that the checkpoint is compared next time; err. */
+errint_t ctl_sources_record(const char *store, const struct tools_sources *sources, struct efs_error *err);
 
 enum ctl_source_state {
     CTL_SOURCE_UNKNOWN, /* there is no record */
