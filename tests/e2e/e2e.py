@@ -357,7 +357,7 @@ def shared(shape=SMALL, *pack_options):
     with open(path + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not os.path.exists(path + ".sums"):
-            make_store(make_model(path, *shape), *pack_options)
+            make_store(make_model(path, *shape), *pack_options, environment=NO_STATE)  # the same for all tests
             names = [os.path.join(path, name) for name in files_below(path)] + [path + ".efs"]
             sums = run("sha256sum", *names).stdout
             with open(path + ".sums.new", "w") as file:
@@ -382,9 +382,12 @@ def make_model(name="model", *options):
     return path
 
 
-def make_store(model, *options):
+NO_STATE = {"EXPERTFS_STATE": "/proc/none"}  # an environment in which nothing is kept of a store: not its source either
+
+
+def make_store(model, *options, environment=None):
     store = model + ".efs"
-    result = run(program("mkexpertfs"), "--quiet", "--force", *options, model, store)
+    result = run(program("mkexpertfs"), "--quiet", "--force", *options, model, store, env={**os.environ, **(environment or {})})
     if result.returncode:
         print(result.stdout, result.stderr)
         sys.exit(1)

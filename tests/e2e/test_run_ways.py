@@ -78,21 +78,41 @@ wait_until(lambda: time.time() - os.stat(f"{large}/model.gguf").st_ctime > 4)
 packed, at = scratch("packed.efs"), f"{large}/model.gguf"
 check("it is packed", run(program("mkexpertfs"), "-q", large, packed).returncode == 0)
 mounted, in_place = Mount(packed, "budget=64M", name="packed"), Mount(at, "budget=64M", name="in_place")
-for what, mount in (("packed", mounted), ("in place", in_place)):
-    result = ran(mount.path, "--", "sh", "-c", PRINT + '; echo "$EXPERTFS_MOUNT_STORE"', "{gguf}", "{}")
+for what, mount, store in (("packed by hand", mounted, packed), ("in place", in_place, at)):
+    words = (mount.path, "--", "sh", "-c", PRINT + '; echo "$EXPERTFS_MOUNT_STORE"', "{gguf}", "{}")
+    result = ran(*words)
+    check(f"{what}, it fits: the plain file without the backend", result.stdout.splitlines() == [f"|{mount.path}||{at}|{mount.path}", ""], result)
+    check(f"{what}, it fits: said", re.fullmatch(r"expertctl: sh runs on the plain files: they fit, .*\n", result.stderr), result.stderr)
+    result = ran(*words, budget="auto")
     lines = result.stdout.splitlines()
-    if what == "in place" and PLUGIN:
-        check("in place: {gguf} is the plain file, {} the mount", lines[1:] == [at] and lines[0].endswith(f"|{at}|{mount.path}"), result)
-        check("in place: said", f"sh takes experts from {mount.path}, all else from {at}" in result.stderr, result.stderr)
-    elif not PLUGIN:
+    if PLUGIN:
+        check(f"{what}: {{gguf}} is the plain file, {{}} the mount", lines[1:] == [store] and lines[0].endswith(f"|{at}|{mount.path}"), result)
+        check(f"{what}: said", f"sh takes experts from {mount.path}, all else from {at}" in result.stderr, result.stderr)
+    else:
         check(f"{what}: without a backend the mount", lines[0].endswith(f"|{mount.path}/model.gguf|{mount.path}"), result)
-    else:  # `up` records which checkpoint a store is of; mkexpertfs by hand does not
-        check("packed by hand: the mount", lines[0].endswith(f"|{mount.path}/model.gguf|{mount.path}") and lines[1:] == [""], result)
     mount.unmount()
+
+print("-- the plain file of a store that was packed by hand")
+words = ("--", "sh", "-c", PRINT, "{gguf}", "{}")
+check("it is found", way(ran(packed, *words)) == ("", "", False, [at, large]), ran(packed, *words))
+copy = shutil.copy(packed, scratch("copy.efs"))
+check("also of a copy of the store", way(ran(copy, *words))[3] == [at, large], ran(copy, *words))
+result = ran(packed, *words, prefix=("env", f"EXPERTFS_STATE={scratch('no-state')}"))
+check("without the record: a mount, and why", way(result)[1] and f"note: {packed}: from which files it was packed is not known\nhint: "
+      f"`expertctl up --store {SCRATCH} CHECKPOINT` compares" in result.stderr, result)
+os.rename(large, large + ".moved")
+result = ran(packed, *words)
+check("files that are not there: a mount, and why", way(result)[1] and f"note: {packed}: the files that were packed are not there: {large}\n"
+      "hint: " in result.stderr, result)
+if PLUGIN:
+    result = ran(packed, "--", "sh", "-c", PRINT, "other.gguf", "-")
+    check("a file that the program names: left to llama.cpp if it fits, which is said", way(result)[0] == packed and
+          f"sh takes experts from {packed} unless the model fits into memory, all else from the file that it opens\n" in result.stderr, result)
+os.rename(large + ".moved", large)
 store_of_large = next(f"{STORES}/{name}" for name in files_of_stores() if name.startswith("large") and name.endswith(".efs"))
 mounted = Mount(store_of_large, "budget=64M", name="packed")
 words = ("--", "sh", "-c", PRINT + '; echo "$EXPERTFS_MOUNT_STORE"', "{gguf}", "-")
-lines = ran(mounted.path, *words).stdout.splitlines()
+lines = ran(mounted.path, *words, budget="auto").stdout.splitlines()
 check("packed by up: the plain file", not PLUGIN or (lines[0].startswith(f"|{mounted.path}|") and lines[0].endswith(f"|{at}|-") and
       lines[1:] == [store_of_large]), lines)
 mounted.unmount()

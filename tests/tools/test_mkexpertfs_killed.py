@@ -12,6 +12,7 @@ from e2e import *
 
 KILLS = int(os.environ.get("EXPERTFS_KILLS", "20"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+os.environ.update(NO_STATE)  # the first run that keeps the state of settled files makes more calls
 note(f"SEED={SEED} EXPERTFS_KILLS={KILLS} repeats these kills")
 model, other = make_model("model"), make_model("other", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2",
                                                "--vocab", "400")

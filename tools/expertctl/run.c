@@ -42,6 +42,7 @@ struct run {
     char gguf[4096];                                         /* path of the GGUF file in it, if a word has {gguf} */
     char plugin[4096];                                       /* the backend; "": not installed */
     struct ctl_run_plain plain; /* of the GGUF file on the mount, which the program reads in its place; "": none */
+    bool fits;                  /* these files fit into memory: the program runs on them without the backend */
     struct ctl_run_mount mount;
 };
 
@@ -75,11 +76,20 @@ static errint_t gguf_find(struct run *r, struct efs_error *err)
     else if (rc == 0)
         snprintf(r->gguf, sizeof(r->gguf), "%s", models.path[0]);
     ctl_paths_free(&models);
-    if (rc == 0 && r->way == WAY_MOUNTED && *r->plugin && ctl_run_plain_find(r->root, r->gguf, &r->plain))
+    return rc;
+}
+
+/* Takes the plain file in place of that of the mount: it fits into memory, or the backend takes experts from the mount.
+ */
+static void gguf_use_plain(struct run *r)
+{
+    const bool found = ctl_run_plain_find(r->root, r->gguf, &r->plain);
+    const struct ctl_run plain = {.plain = r->plain.file, .bytes = r->plain.bytes};
+    r->fits = found && ctl_run_is_plain(&plain);
+    if (r->fits || (found && *r->plugin))
         strcpy(r->gguf, r->plain.file);
     else
         r->plain.file[0] = '\0';
-    return rc;
 }
 
 /* A copy of word with each {} and {gguf} replaced; the caller frees it. NULL: no memory. */
@@ -101,7 +111,10 @@ static char *word_expand(const struct run *r, const char *word)
 
 static errint_t run_expand(struct run *r, struct efs_error *err)
 {
-    errint_t rc = *r->root && run_has(r, "{gguf}") ? gguf_find(r, err) : 0;
+    const bool named = *r->root && run_has(r, "{gguf}");
+    errint_t rc = named ? gguf_find(r, err) : 0;
+    if (rc == 0 && named && r->way == WAY_MOUNTED)
+        gguf_use_plain(r);
     for (char **word = r->words; rc == 0 && *r->root && *word; word++)
         if (!(*word = word_expand(r, *word))) /* the old word is in argv */
             rc = efs_fail(err, -ENOMEM, "no memory");
@@ -175,7 +188,9 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
     unsetenv("EXPERTFS_STORE");
     unsetenv("EXPERTFS_MOUNT");
     unsetenv("EXPERTFS_MOUNT_STORE");
-    if (r->way == WAY_PLAIN)
+    if (r->fits)
+        setenv("EXPERTFS_MOUNT", r->root, 1);
+    if (r->fits || r->way == WAY_PLAIN)
         return 0;
     errint_t rc = *r->plugin ? ctl_run_check_ggml(r->words[0], r->plugin, mounted, err) : 0;
     if (rc < 0)
@@ -189,8 +204,10 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
     else if (has_gguf(r->root))
         fprintf(stderr, "expertctl: note: " PLUGIN " is not installed: llama.cpp reads experts from the mount's files\n"
                         "hint: expertfs-ggml(7) says how to install it\n");
-    /* Options may set the memory for experts. What fits into memory would be left to ggml, which fetches all of it. */
-    if (r->given->options || efs_is_address(r->given->source))
+    /* Else the backend leaves what fits into memory to ggml: options may set the memory for experts, all of an address
+     * would be fetched, and of plain files it was decided, and printed, that they do not fit. */
+    if (r->given->options || efs_is_address(r->given->source) || (r->way == WAY_STORE && r->given->plain) ||
+        *r->plain.file)
         setenv("EXPERTFS_BUDGET", "auto", 0);
     setenv(mounted ? "EXPERTFS_MOUNT" : "EXPERTFS_STORE", mounted ? r->root : r->given->source, 1);
     if (*r->plain.file)
@@ -315,8 +332,7 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
 {
     const struct ctl_run *given = r->given;
     const bool placed = run_has(r, "{gguf}") || run_has(r, "{}");
-    char size[16], available[16], source[4200];
-    struct efs_memory memory;
+    char source[4200];
     snprintf(source, sizeof(source), "%s", given->source);
     efs_hide_secret(source);
     if (ctl_is_mount(given->source)) {
@@ -330,14 +346,7 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
     if (given->fits) {
         r->way = WAY_PLAIN;
         plain_folder(r);
-        efs_memory(&memory);
-        ctl_print_line(stderr, "expertctl: %s runs on the plain files: they fit, %s of %s that are available",
-                       r->words[0], tools_size_print(given->bytes, size, sizeof(size)),
-                       tools_size_print(memory.available_bytes, available, sizeof(available)));
-        if (getenv("EXPERTFS_PEERS"))
-            fputs("expertctl: EXPERTFS_PEERS is not used on plain files\n"
-                  "hint: with EXPERTFS_BUDGET=auto experts come from a store, and products from peers\n",
-                  stderr);
+        print_plain(r, given->bytes);
         return 0;
     }
     r->way = given->options || (placed && !(*r->plugin && plain_is_gguf(r))) ? WAY_MOUNT : WAY_STORE;
@@ -345,7 +354,10 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
     if (rc == 0 && r->way == WAY_STORE) {
         if (given->plain)
             plain_folder(r);
-        ctl_print_line(stderr, "expertctl: %s takes experts from %s, all else from %s", r->words[0], source,
+        const char *budget = getenv("EXPERTFS_BUDGET");
+        const bool decided = given->plain || (budget && *budget) || device_is_named();
+        ctl_print_line(stderr, "expertctl: %s takes experts from %s%s, all else from %s", r->words[0], source,
+                       decided ? "" : " unless the model fits into memory",
                        given->plain ? given->plain : "the file that it opens");
     } else if (rc == 0 && (rc = ctl_run_mount_begin(&r->mount, given->source, given->options, err)) == 0) {
         snprintf(r->root, sizeof(r->root), "%s", r->mount.path);
@@ -411,7 +423,9 @@ int ctl_run_program(const struct ctl_run *given)
         rc = run_expand(r, &err);
     if (rc == 0)
         rc = run_environment(r, &err);
-    if (rc == 0 && *r->plain.file)
+    if (rc == 0 && r->fits)
+        print_plain(r, r->plain.bytes);
+    else if (rc == 0 && *r->plain.file)
         ctl_print_line(stderr, "expertctl: %s takes experts from %s, all else from %s", r->words[0], r->root,
                        r->plain.file);
     if (rc == 0)

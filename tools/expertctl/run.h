@@ -29,8 +29,8 @@ int ctl_run_check(const struct ctl_run *run, bool packs);
  * - on the plain files, if they fit;
  * - experts from the source, which the ggml backend opens in the program (EXPERTFS_STORE), all else from the plain GGUF
  *   files, if there are any, or without a placeholder from the file that the program opens by a name of its own;
- * - on a mount of the source in a temporary folder otherwise, and if there are options; the backend takes experts from
- *   it.
+ * - on a mount of the source in a temporary folder otherwise, and if there are options.
+ * A mount given as the source is used as it is, but for a plain file of it that fits.
  * {} in words is the folder of the files in that way, {gguf} the GGUF file in it.
  * Returns the status of the program, or one of those above after a message.
  */

@@ -80,6 +80,7 @@ bool ctl_run_plain_find(const char *root, const char *gguf, struct ctl_run_plain
     if (efs_is_address(plain->store) || efs_store_open(plain->store, &store, NULL) < 0)
         return false;
     efs_store_info(store, &info);
+    plain->bytes = info.source_bytes;
     const bool found = info.content_hash == strtoull(hash, NULL, 16) && info.device == device && info.inode == inode &&
                        plain_path(plain, info.in_place, root, gguf) && same_content(plain, store, &info, root, gguf);
     efs_store_close(store);

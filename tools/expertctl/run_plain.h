@@ -4,10 +4,12 @@
 #define EXPERTCTL_RUN_PLAIN_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct ctl_run_plain {
     char file[4096];  /* the plain GGUF file */
     char store[4096]; /* the store, or the checkpoint, that the mount serves */
+    uint64_t bytes;   /* of all files of the mount */
 };
 /*
  * Finds the plain file of gguf, the path of a GGUF file on the mount at root. It is the file that is served in place,

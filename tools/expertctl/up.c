@@ -229,7 +229,8 @@ static bool model_packs(const struct ctl_model *model)
     return model->kind == CTL_MODEL_CHECKPOINT && access(model->store, F_OK) < 0;
 }
 
-/* Packs a checkpoint, and records its files. -ECHILD: mkexpertfs failed and has printed why. */
+/* Packs a checkpoint, and records its files next to the store: mkexpertfs does for this user alone. -ECHILD: mkexpertfs
+ * failed and has printed why. */
 static errint_t model_pack(const struct arguments *a, const struct ctl_model *model, const sigset_t *mask, int *status,
                            struct efs_error *err)
 {
@@ -429,7 +430,7 @@ static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
     const char *mnt = a->given.count == 2 ? a->given.word[1] : NULL;
     char folder[4096];
     snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(up->model->store, '/') - up->model->store),
-             up->model->store);
+             up->model->store); /* "": there is none for stores */
     errint_t rc = mnt ? ctl_mount_check_above(mnt, err) : 0;
     if (rc == -ETIMEDOUT)
         return rc;
@@ -532,6 +533,21 @@ static errint_t check_reclaim(const struct arguments *a, const struct ctl_model 
                                                    : "a store");
 }
 
+/* Why a program does not run on the files from which a store was packed. */
+static void note_source(const struct ctl_model *model, enum ctl_source_state state, const char *path)
+{
+    char folder[4096];
+    ctl_store_folder(model->store, folder, sizeof(folder));
+    if (state == CTL_SOURCE_UNKNOWN)
+        ctl_print_line(stderr, "expertctl: note: %s: from which files it was packed is not known", model->store);
+    else
+        ctl_print_line(stderr, "expertctl: note: %s: the files that were packed %s: %s", model->store,
+                       state == CTL_SOURCE_CHANGED ? "have changed" : "are not there", path);
+    if (state != CTL_SOURCE_CHANGED)
+        ctl_print_line(stderr, "hint: `expertctl up --store %s CHECKPOINT` compares files with it, and records them",
+                       EFS_WORD(folder));
+}
+
 /* The model as a program runs on it. path: of the checkpoint that a store was packed from. */
 static struct ctl_run run_of(const struct arguments *a, const struct ctl_model *model, char *path, size_t room)
 {
@@ -541,10 +557,13 @@ static struct ctl_run run_of(const struct arguments *a, const struct ctl_model *
     if (model->kind == CTL_MODEL_CHECKPOINT || model->in_place) {
         run.plain = a->reclaim ? NULL : model->path;
         run.bytes = model->checkpoint.source_bytes;
-    } else if (model->kind == CTL_MODEL_STORE && ctl_sources_state(model->store, path, room) == CTL_SOURCE_SAME) {
+    } else if (model->kind == CTL_MODEL_STORE && !efs_is_address(model->store)) {
+        const enum ctl_source_state state = ctl_sources_state(model->store, path, room);
         struct efs_store *store;
         struct efs_store_info info;
-        if (efs_store_open(model->store, &store, NULL) < 0)
+        if (state != CTL_SOURCE_SAME && !a->options)
+            note_source(model, state, path);
+        if (state != CTL_SOURCE_SAME || efs_store_open(model->store, &store, NULL) < 0)
             return run;
         efs_store_info(store, &info);
         efs_store_close(store);

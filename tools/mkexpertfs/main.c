@@ -11,6 +11,7 @@
 #include "reclaim_unfinished.h"
 #include "process.h"
 #include "size.h"
+#include "sources.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -192,6 +193,18 @@ static void note_small_gain(const char *src)
             src, 100 * saved, src);
 }
 
+/* The files of SRC as they are before the packing; none, if they cannot be listed. */
+static void list_sources(const char *src, struct tools_sources *sources)
+{
+    char *path;
+    struct efs_error ignored;
+    *sources = (struct tools_sources){.count = 0};
+    if (efs_source_path(src, &path, &ignored) == 0) {
+        tools_sources_list(path, sources, &ignored);
+        free(path);
+    }
+}
+
 /* start: when the program began. */
 static void remember_packed(void *start, const struct efs_pack_report *report, uint32_t file, const struct stat *st)
 {
@@ -233,6 +246,7 @@ int main(int argc, char **argv)
     a.options.progress_arg = &progress;
     bool done = true;
     struct timespec start;
+    struct tools_sources sources = {.count = 0};
     clock_gettime(CLOCK_REALTIME, &start);
     a.options.packed = remember_packed;
     a.options.packed_arg = &start;
@@ -241,6 +255,8 @@ int main(int argc, char **argv)
         rc = refuse_other(a.src, &err);
     if (rc == 0 && !a.quiet && a.reclaim.mode <= RECLAIM_BEGIN && a.options.codec != EFS_CHOOSE_RAW)
         note_small_gain(a.src);
+    if (rc == 0 && a.reclaim.mode == RECLAIM_NONE)
+        list_sources(a.src, &sources);
     if (rc == 0)
         rc = a.reclaim.mode != RECLAIM_NONE ? reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err)
              : efs_is_address(a.out)        ? pack_to_pool(a.src, a.out, &a.options, &report, &err)
@@ -250,6 +266,9 @@ int main(int argc, char **argv)
         return report_failure(&a, rc, &err);
     if (!done)
         return EXIT_SUCCESS;
+    if (sources.path)
+        tools_record_add(NULL, report.content_hash, &sources, &err); /* for `expertctl up` */
+    tools_sources_free(&sources);
     if (report.warning[0])
         fprintf(stderr, "mkexpertfs: warning: %s: %s\n", a.src ? a.src : a.out, report.warning);
     for (const char *line = report.notice; *line && !a.quiet; line += strspn(line, "\n")) {
