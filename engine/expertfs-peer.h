@@ -65,6 +65,7 @@ struct efs_peer_products {
     const char *matrix[2]; /* names of BF16 or F16 tensors, [rows][cols], the same in all experts; [1] NULL: one */
     uint32_t rows, cols;   /* rows: of both */
     bool more;             /* a product of the same experts follows, for which a peer would be asked, too */
+    bool again;            /* a product of these experts went before, which has counted them */
     enum efs_activation activation;
     const float *x;  /* [tokens][x_stride] */
     size_t x_stride; /* numbers */

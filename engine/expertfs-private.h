@@ -371,8 +371,12 @@ typedef void efs_oversize_fn(void *arg, bool oversize, uint32_t own_drops);
 struct efs_holder;
 struct efs_holder *efs_holder_new(void);
 void efs_holder_unref(struct efs_holder *holder); /* NULL is fine */
+/* With a form of efs_client_begin(): the experts are in the counts already, here or on the machine that has chosen
+ * them. They are used all the same: the cache keeps them. */
+#define EFS_FORM_COUNTED 0x100u
 struct efs_request_how {
     enum efs_form form;
+    bool counted; /* as EFS_FORM_COUNTED */
     /* Load the experts without holding them: later opens and reads find them in memory, or wait for them. Full up to a
      * quarter of the budget, else coded; form is ignored. An expert that is being loaded this way is not loaded
      * twice. */
@@ -420,12 +424,18 @@ void efs_request_detach(struct efs_client_request *request, uint32_t index);
 
 /* ---- prefetch ---------------------------------------------------------------------------------------------------- */
 
-/* efs_observe() and efs_hint() for a store. observer: a number, or 0: the mount, which has one sequence for all clients
- * without an observer. */
-errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const struct efs_routing *routing,
-                            struct efs_error *err);
+/* efs_observe(), efs_hint() and efs_client_count() for a store. observer: a number, or 0: the mount, which has one
+ * sequence for all clients without an observer. */
+enum efs_routing_kind {
+    EFS_ROUTING_CHOSEN,
+    EFS_ROUTING_PREDICTED,
+    EFS_ROUTING_COUNTED /* weights: numbers of tokens */
+};
+errint_t efs_routing_submit(struct efs *fs, uint32_t observer, enum efs_routing_kind kind,
+                            const struct efs_routing *routing, struct efs_error *err);
 /* Check routing as far as possible without a store, and copy it: stack is not NULL in the copy. */
-errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err);
+errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, enum efs_routing_kind kind,
+                           struct efs_error *err);
 /* Returns a new observer, 1 or more. */
 uint32_t efs_routing_observer(struct efs *fs);
 /* Ends the observer and its sequences. */

@@ -23,12 +23,13 @@
  * windows of coded experts are sent before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this
  * protocol.
  */
-#define EFS_EXPORT_VERSION 14u
+#define EFS_EXPORT_VERSION 15u
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are less than this */
 #define EFS_EXPORT_WITH_LAYOUT (1u << 31) /* with a tag: send the layout, too, if the expert is sent coded */
 #define EFS_EXPORT_MORE (1u << 31)        /* with a form: the next packet has more experts of this request */
-#define EFS_EXPORT_ROUTED 512u /* experts of a layer in a packet of routing, or in the packets of one request */
+#define EFS_EXPORT_COUNTED (1u << 30) /* with a form: a COUNT has counted these experts, here or on another machine */
+#define EFS_EXPORT_ROUTED 512u        /* experts of a layer in a packet of routing, or in the packets of one request */
 #define EFS_EXPORT_PART_BYTES 32768u
 #define EFS_EXPORT_COUNT_MAX (1ull << 60)
 #define EFS_EXPORT_MESSAGE_BYTES (EFS_EXPORT_PART_BYTES + 32u) /* from the mount, at most */
@@ -45,6 +46,9 @@
  * ANSWER    answers ASK: efs_export_answer
  * OBSERVE   efs_export_routing: a layer of a sequence has chosen these; count 0: end of sequence. Not answered
  * HINT      efs_export_routing: predicted experts of a later layer. Not answered
+ * COUNT     efs_export_routing: a layer has chosen these, of which other machines compute some: they count as one
+ *           request; weight: tokens. Those that the client then requests itself have EFS_EXPORT_COUNTED, as those that
+ *           it requests for another machine, which has counted them. Not answered
  * WINDOW    efs_export_answer, with a descriptor: only window and window_bytes are set
  * CODED     answers ASK: one or more efs_export_coded, in order for each tag
  * OVERSIZE  efs_export_answer, only tag and window are set: the experts of the request with this tag do not fit into
@@ -78,7 +82,8 @@
     X(13, CANCEL, CLIENT, drop, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                         \
     X(14, REFRESH, CLIENT, refresh, EFS_EXPORT_ARRAY(ask, item, EFS_EXPORT_ITEMS))                                     \
     X(15, LEAVE, CLIENT, leave, EFS_EXPORT_ONE(leave))                                                                 \
-    X(16, DEVICE, CLIENT, device, EFS_EXPORT_ONE(device))
+    X(16, DEVICE, CLIENT, device, EFS_EXPORT_ONE(device))                                                              \
+    X(17, COUNT, CLIENT, routing, EFS_EXPORT_ARRAY(routing, item, EFS_EXPORT_ROUTED))
 #define EFS_EXPORT_ARRAY(body, member, most)                                                                           \
     {                                                                                                                  \
         offsetof(struct efs_export_##body, member), sizeof(((struct efs_export_##body *)0)->member[0]), most           \
@@ -105,7 +110,7 @@ static inline int efs_export_has_shape(const struct efs_export_head *head, uint6
 struct efs_export_ask {
     struct efs_export_head head;
     uint32_t layer;
-    uint32_t form;  /* enum efs_form of expertfs.h: 0 full, 1 coded, 2 the mount chooses; may have EFS_EXPORT_MORE */
+    uint32_t form;  /* enum efs_form of expertfs.h: 0 full, 1 coded, 2 the mount chooses; may have _MORE, _COUNTED */
     char stack[32]; /* "" for models with one; terminated */
     struct {
         uint32_t expert, tokens, tag;
@@ -163,7 +168,7 @@ struct efs_export_routing {
     char stack[32];
     struct {
         uint32_t expert;
-        float weight;          /* the router's score; of a hint, the probability */
+        float weight;          /* the router's score; of a hint, the probability; of COUNT, tokens */
     } item[EFS_EXPORT_ROUTED]; /* the packet ends after the last */
 };
 struct efs_export_device {

@@ -6,8 +6,9 @@
 
 #define SCORE_MOST 1e6F
 
-static errint_t routing_check_experts(const struct efs_routing *r, bool hint, struct efs_error *err)
+static errint_t routing_check_experts(const struct efs_routing *r, enum efs_routing_kind kind, struct efs_error *err)
 {
+    const bool hint = kind == EFS_ROUTING_PREDICTED;
     if (r->count > EFS_ROUTING_EXPERTS)
         return efs_fail(err, -EINVAL, "%u experts of a layer; at most %u are taken", r->count, EFS_ROUTING_EXPERTS);
     if (r->count && !r->experts)
@@ -23,10 +24,11 @@ static errint_t routing_check_experts(const struct efs_routing *r, bool hint, st
     return 0;
 }
 
-errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err)
+errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, enum efs_routing_kind kind,
+                           struct efs_error *err)
 {
     *to = *from;
     if (!to->stack)
         to->stack = "";
-    return routing_check_experts(to, hint, err);
+    return routing_check_experts(to, kind, err);
 }

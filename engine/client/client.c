@@ -126,17 +126,18 @@ char efs_client_state(struct efs_client *client, const struct efs_expert_key *ke
 errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_need *needs,
                           uint32_t count, enum efs_form form, struct efs_client_request **out, struct efs_error *err)
 {
+    const enum efs_form plain = form & ~EFS_FORM_COUNTED;
     *out = NULL;
     errint_t rc = efs_client_check(client, err);
     if (rc < 0)
         return rc;
-    if (form != EFS_FORM_FULL && form != EFS_FORM_CODED && form != EFS_FORM_ANY && form != EFS_FORM_DEVICE)
+    if (plain != EFS_FORM_FULL && plain != EFS_FORM_CODED && plain != EFS_FORM_ANY && plain != EFS_FORM_DEVICE)
         return efs_fail(err, -EINVAL, "there is no form %d", (int)form);
-    if (form == EFS_FORM_DEVICE && !client->device)
+    if (plain == EFS_FORM_DEVICE && !client->device)
         return efs_fail(err, -EINVAL, "experts in memory of a device need one: efs_client_gpu()");
-    rc = form == EFS_FORM_DEVICE ? client->device_ops->begin(client->device, stack, layer, needs, count, out, err)
-         : client->mount         ? efs_mount_begin(client->mount, stack, layer, needs, count, form, out, err)
-                                 : client->store_ops->begin(client, stack, layer, needs, count, form, out, err);
+    rc = plain == EFS_FORM_DEVICE ? client->device_ops->begin(client->device, stack, layer, needs, count, out, err)
+         : client->mount          ? efs_mount_begin(client->mount, stack, layer, needs, count, form, out, err)
+                                  : client->store_ops->begin(client, stack, layer, needs, count, form, out, err);
     if (rc == 0)
         (*out)->owner = &client->owner;
     return rc;
@@ -157,7 +158,7 @@ errint_t efs_client_leave(struct efs_client *client, uint64_t disk_bytes, struct
 
 /* ---- chosen and predicted experts ---- */
 
-static errint_t client_routing(struct efs_client *client, const struct efs_routing *from, bool hint,
+static errint_t client_routing(struct efs_client *client, const struct efs_routing *from, enum efs_routing_kind kind,
                                struct efs_error *err)
 {
     struct efs_routing routing;
@@ -165,17 +166,33 @@ static errint_t client_routing(struct efs_client *client, const struct efs_routi
     if (rc < 0)
         return rc;
     if (!client->mount)
-        return client->store_ops->routing(client, from, hint, err);
-    rc = efs_routing_check(from, &routing, hint, err);
-    return rc < 0 ? rc : efs_mount_routing(client->mount, &routing, hint, err);
+        return client->store_ops->routing(client, from, kind, err);
+    rc = efs_routing_check(from, &routing, kind, err);
+    return rc < 0 ? rc : efs_mount_routing(client->mount, &routing, kind, err);
 }
 
 errint_t efs_observe(struct efs_client *client, const struct efs_routing *chosen, struct efs_error *err)
 {
-    return client_routing(client, chosen, false, err);
+    return client_routing(client, chosen, EFS_ROUTING_CHOSEN, err);
 }
 
 errint_t efs_hint(struct efs_client *client, const struct efs_routing *guessed, struct efs_error *err)
 {
-    return client_routing(client, guessed, true, err);
+    return client_routing(client, guessed, EFS_ROUTING_PREDICTED, err);
+}
+
+errint_t efs_client_count(struct efs_client *client, const char *stack, uint32_t layer,
+                          const struct efs_route_to *routes, uint32_t count)
+{
+    uint32_t experts[EFS_ROUTING_EXPERTS];
+    float tokens[EFS_ROUTING_EXPERTS];
+    if (count > EFS_ROUTING_EXPERTS)
+        return -EINVAL;
+    for (uint32_t i = 0; i < count; i++) {
+        experts[i] = routes[i].expert;
+        tokens[i] = (float)(routes[i].count < UINT16_MAX ? routes[i].count : UINT16_MAX);
+    }
+    const struct efs_routing routing = {
+        .stack = stack, .layer = layer, .count = count, .experts = experts, .weights = tokens};
+    return client_routing(client, &routing, EFS_ROUTING_COUNTED, NULL);
 }

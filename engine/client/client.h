@@ -13,7 +13,8 @@ struct efs_store_ops {
     errint_t (*begin)(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_need *needs,
                       uint32_t count, enum efs_form form, struct efs_client_request **request, struct efs_error *err);
     void (*leave)(struct efs_client *client, uint64_t disk_bytes);
-    errint_t (*routing)(struct efs_client *client, const struct efs_routing *routing, bool hint, struct efs_error *err);
+    errint_t (*routing)(struct efs_client *client, const struct efs_routing *routing, enum efs_routing_kind kind,
+                        struct efs_error *err);
     char (*state)(struct efs_client *client, const struct efs_expert_key *key);
     errint_t (*layers)(struct efs_client *client, char **text);
     errint_t (*hash)(struct efs_client *client, uint64_t *hash); /* of its content; -EINVAL: in place */

@@ -23,7 +23,7 @@ static errint_t store_begin(struct efs_client *client, const char *stack, uint32
         return efs_fail(err, -ENOMEM, "no memory for a request");
     for (uint32_t i = 0; i < count; i++)
         all[i] = needs[i];
-    const struct efs_request_how how = {.form = form};
+    const struct efs_request_how how = {.form = form & ~EFS_FORM_COUNTED, .counted = form & EFS_FORM_COUNTED};
     errint_t rc = efs_experts_find(fs, stack, layer, all, count, err);
     if (rc == 0)
         rc = efs_request_submit(fs, all, count, &how, request, err);
@@ -32,10 +32,10 @@ static errint_t store_begin(struct efs_client *client, const char *stack, uint32
     return rc;
 }
 
-static errint_t store_routing(struct efs_client *client, const struct efs_routing *routing, bool hint,
+static errint_t store_routing(struct efs_client *client, const struct efs_routing *routing, enum efs_routing_kind kind,
                               struct efs_error *err)
 {
-    return efs_routing_submit(client->fs, client->observer, hint, routing, err);
+    return efs_routing_submit(client->fs, client->observer, kind, routing, err);
 }
 
 static void store_leave(struct efs_client *client, uint64_t disk_bytes)

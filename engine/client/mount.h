@@ -25,6 +25,7 @@
 #define EFS_CLIENT_MOUNT_H
 
 #include "expert_key.h"
+#include "expertfs-private.h"
 #include "export.h"
 #include "request.h"
 
@@ -148,8 +149,9 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
 /* ---- mount_routing.c ---- */
 /* efs_client_state(). Without lock. */
 char efs_mount_state(const struct efs_mount *m, const struct efs_expert_key *key);
-/* efs_observe() and efs_hint(), after efs_routing_check(). */
-errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *routing, bool hint, struct efs_error *err);
+/* efs_observe(), efs_hint() and efs_client_count(), after efs_routing_check(). */
+errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *routing, enum efs_routing_kind kind,
+                           struct efs_error *err);
 errint_t efs_mount_leave(struct efs_mount *m, uint64_t disk_bytes, struct efs_error *err); /* efs_client_leave() */
 /* efs_client_report_device(). */
 void efs_mount_report_device(struct efs_mount *m, struct efs_export_device *device);

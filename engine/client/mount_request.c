@@ -96,6 +96,7 @@ static void request_add(struct efs_export *h, struct efs_export_ask *ask, const 
 static void request_send(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          enum efs_form form, struct efs_mount_request *request)
 {
+    const uint32_t wanted = (uint32_t)(form & ~EFS_FORM_COUNTED) | (form & EFS_FORM_COUNTED ? EFS_EXPORT_COUNTED : 0);
     struct efs_export *h = m->export;
     struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
     ask.layer = layer;
@@ -105,7 +106,7 @@ static void request_send(struct efs_mount *m, const char *stack, uint32_t layer,
     for (uint32_t at = 0; at < request->base.count; at += ask.head.count) {
         uint32_t left = request->base.count - at;
         ask.head.count = left < EFS_EXPORT_ITEMS ? left : EFS_EXPORT_ITEMS;
-        ask.form = (uint32_t)form | (left > EFS_EXPORT_ITEMS ? EFS_EXPORT_MORE : 0);
+        ask.form = wanted | (left > EFS_EXPORT_ITEMS ? EFS_EXPORT_MORE : 0);
         pthread_mutex_lock(&m->lock);
         if (at == 0 && efs_export_works(h) && !m->receiving && !efs_export_has_tags(h, left))
             efs_export_receive_ready(m); /* answers to cancellations, which free tags */
@@ -228,7 +229,7 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
     request->mount = m;
     for (uint32_t i = 0; i < count; i++)
         request->items[i].request = request;
-    rc = request_prepare(m, stack, layer, needs, form, request, err);
+    rc = request_prepare(m, stack, layer, needs, form & ~EFS_FORM_COUNTED, request, err);
     if (rc < 0) {
         free(request);
         return rc;

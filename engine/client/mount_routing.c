@@ -29,17 +29,19 @@ errint_t efs_mount_leave(struct efs_mount *m, uint64_t disk_bytes, struct efs_er
     return send_unanswered(m, &packet.head, err);
 }
 
-static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, bool hint, struct efs_error *err)
+static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, enum efs_routing_kind kind,
+                             struct efs_error *err)
 {
+    static const uint32_t packets[] = {[EFS_ROUTING_CHOSEN] = EFS_EXPORT_OBSERVE,
+                                       [EFS_ROUTING_PREDICTED] = EFS_EXPORT_HINT,
+                                       [EFS_ROUTING_COUNTED] = EFS_EXPORT_COUNT};
     size_t bytes =
         offsetof(struct efs_export_routing, item) + r->count * sizeof(((struct efs_export_routing *)0)->item[0]);
     struct efs_export_routing *packet = efs_sys_calloc(1, sizeof(*packet));
     if (!packet)
         return efs_fail(err, -ENOMEM, "no memory for a packet");
-    packet->head = (struct efs_export_head){.bytes = (uint32_t)bytes,
-                                            .version = EFS_EXPORT_VERSION,
-                                            .kind = hint ? EFS_EXPORT_HINT : EFS_EXPORT_OBSERVE,
-                                            .count = r->count};
+    packet->head = (struct efs_export_head){
+        .bytes = (uint32_t)bytes, .version = EFS_EXPORT_VERSION, .kind = packets[kind], .count = r->count};
     packet->layer = r->layer;
     packet->sequence = r->sequence;
     packet->weighed = r->weights != NULL;
@@ -53,11 +55,12 @@ static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, b
     return rc;
 }
 
-errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *r, bool hint, struct efs_error *err)
+errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *r, enum efs_routing_kind kind,
+                           struct efs_error *err)
 {
     if (strlen(r->stack) >= sizeof(((struct efs_export_routing *)0)->stack))
         return efs_fail(err, -ENOENT, "there is no stack %.64s", r->stack);
-    return routing_send(m, r, hint, err);
+    return routing_send(m, r, kind, err);
 }
 
 void efs_mount_report_device(struct efs_mount *m, struct efs_export_device *device)

@@ -19,6 +19,10 @@ struct efs_peer_ops {
 errint_t efs_client_attach_peers(struct efs_client *client, struct efs_peers *peers, const struct efs_peer_ops *ops);
 /* NULL: none. */
 struct efs_peers *efs_client_peers_of(const struct efs_client *client, const struct efs_peer_ops **ops);
+/* Counts a layer's choice, of which peers may compute some, as one request of the store or mount; the requests for it
+ * have EFS_FORM_COUNTED. Their tokens are not read. -EINVAL: more than EFS_ROUTING_EXPERTS; errors of efs_observe(). */
+errint_t efs_client_count(struct efs_client *client, const char *stack, uint32_t layer,
+                          const struct efs_route_to *experts, uint32_t count);
 /* Content hash of the client's packed store. -EINVAL: a checkpoint in place has none. */
 errint_t efs_client_hash(struct efs_client *client, uint64_t *hash, struct efs_error *err);
 

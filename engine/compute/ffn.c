@@ -470,8 +470,8 @@ static errint_t ffn_begin(struct ffn *f)
     for (uint32_t i = 0; i < m->expert_count; i++)
         needs[i] = (struct efs_need){m->experts[i].expert, m->experts[i].count};
     const enum efs_form form = m->layout & EFS_LAYOUT_TRANSPOSED ? EFS_FORM_FULL : m->form;
-    errint_t rc = efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs, m->expert_count, form,
-                                   &f->request, f->err);
+    errint_t rc = efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs, m->expert_count,
+                                   form | (f->from.counted ? EFS_FORM_COUNTED : 0), &f->request, f->err);
     free(needs);
     if (rc < 0)
         return rc;

@@ -54,6 +54,7 @@ struct efs_ffn_source {
     struct efs_client *client; /* with stack and layer; NULL: plain */
     const char *stack;
     uint32_t layer;
+    bool counted;                         /* EFS_FORM_COUNTED */
     const struct efs_plain_expert *plain; /* [experts], in the caller's memory */
     /* The caller's thread calls this before each of its blocks, without a lock held. May be NULL. */
     void (*before_block)(void *arg);

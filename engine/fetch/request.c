@@ -225,7 +225,10 @@ static void item_begin(struct efs *fs, struct efs_request_item *item)
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_client_request **out, struct efs_error *err)
 {
-    const enum efs_use_kind kind = how->preload ? EFS_USE_AHEAD : how->opened ? EFS_USE_OPENED : EFS_USE_NAMED;
+    const enum efs_use_kind kind = how->preload   ? EFS_USE_AHEAD
+                                   : how->opened  ? EFS_USE_OPENED
+                                   : how->counted ? EFS_USE_COUNTED
+                                                  : EFS_USE_NAMED;
     bool full_waits = false;
     *out = NULL;
     errint_t rc = request_check(fs, needs, count, how->preload ? EFS_FORM_CODED : how->form, err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * routing.c - finds experts by stack, layer and number in the layer; checks the chosen or predicted experts that a
- * caller reports, and passes them to prefetch/. Reports that experts are used to the trace, the predictor, the planner
- * and the policy, in this order: the first three see the experts where the request found them.
+ * caller reports, and passes them to prefetch/, or counts them. Reports that experts are used to the trace, the
+ * predictor, the planner and the policy, in this order: the first three see the experts where the request found them.
  */
 #include "fetch.h"
 
@@ -67,13 +67,22 @@ errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t laye
 
 /* ---- routing ---- */
 
-errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const struct efs_routing *from,
-                            struct efs_error *err)
+/* Programs here have chosen these experts: for the trace, and the counts. Lock held. */
+static void count_choice(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
+                         bool named)
+{
+    efs_record_request(fs, layer, ids, tokens, count, named);
+    if (efs_cache(fs)->policy)
+        efs_plan_thread_record(fs, layer, ids, count);
+}
+
+errint_t efs_routing_submit(struct efs *fs, uint32_t observer, enum efs_routing_kind kind,
+                            const struct efs_routing *from, struct efs_error *err)
 {
     struct efs_routing routing;
     struct efs_need needs[EFS_ROUTING_EXPERTS];
-    uint32_t ids[EFS_ROUTING_EXPERTS];
-    errint_t rc = efs_routing_check(from, &routing, hint, err);
+    uint32_t ids[EFS_ROUTING_EXPERTS], tokens[EFS_ROUTING_EXPERTS];
+    errint_t rc = efs_routing_check(from, &routing, kind, err);
     struct efs_prefetcher_layer layer = {.observer = observer,
                                          .sequence = routing.sequence,
                                          .count = routing.count,
@@ -88,24 +97,29 @@ errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const 
     for (uint32_t i = 0; i < routing.count; i++) {
         layer.layer = efs_cache(fs)->expert[needs[i].expert].layer;
         ids[i] = needs[i].expert - efs_cache(fs)->layer_first[layer.layer];
+        tokens[i] = routing.weights && routing.weights[i] >= 1 ? (uint32_t)routing.weights[i] : 1;
     }
-    if (!hint)
+    if (kind == EFS_ROUTING_CHOSEN) {
         efs_prefetcher_observe(fs, &layer);
-    else if (routing.count)
+    } else if (kind == EFS_ROUTING_PREDICTED && routing.count) {
         efs_prefetcher_hint(fs, &layer);
+    } else if (routing.count) {
+        efs_lock(fs);
+        count_choice(fs, layer.layer, ids, tokens, routing.count, true);
+        efs_unlock(fs);
+    }
     return 0;
 }
 
 /* ---- uses ---- */
 
-static void uses_place(struct efs *fs, const struct efs_uses *uses)
+static void uses_place(struct efs *fs, const struct efs_uses *uses, bool counted)
 {
     if (!uses->count)
         return;
-    efs_record_request(fs, uses->layer, uses->ids, uses->tokens, uses->count, uses->named);
+    if (!counted)
+        count_choice(fs, uses->layer, uses->ids, uses->tokens, uses->count, uses->named);
     efs_prefetcher_requested(fs, uses->layer, uses->ids, uses->count, uses->named);
-    if (efs_cache(fs)->policy)
-        efs_plan_thread_record(fs, uses->layer, uses->ids, uses->count);
     efs_cache_place(fs, uses);
 }
 
@@ -114,12 +128,12 @@ void efs_use_experts(struct efs *fs, const struct efs_need *needs, uint32_t coun
     struct efs_uses uses;
     efs_budget_use_experts(fs);
     efs_cache_request(fs, needs, count, kind, &uses);
-    uses_place(fs, &uses);
+    uses_place(fs, &uses, kind == EFS_USE_COUNTED);
 }
 
 void efs_use_bytes(struct efs *fs, uint32_t expert, uint64_t bytes)
 {
     struct efs_uses uses;
     efs_cache_read(fs, expert, bytes, &uses);
-    uses_place(fs, &uses);
+    uses_place(fs, &uses, false);
 }

@@ -85,7 +85,8 @@ struct efs_remote {
     uint32_t expert_count, tokens;
     const void *x; /* [tokens][x_stride] numbers of efs_wire_number_bytes() */
     size_t x_stride;
-    double part; /* of the time of reading an expert that an answer saves: .5 if a second request follows */
+    double part;  /* of the time of reading an expert that an answer saves: .5 if a second request follows */
+    bool counted; /* the choice is in the client's counts */
 
     uint32_t pairs, missing;
     uint64_t begun_ns;
@@ -97,7 +98,8 @@ struct efs_remote {
     struct efs_peer_job job[EFS_PEERS_MAX];
 };
 /* Chooses the experts that peers compute, and sends their inputs; experts and x must stay until efs_remote_receive().
- * *sent: the number of these experts, where[i] >= 0. -ENOMEM. Does not block. */
+ * *sent: the number of these experts, where[i] >= 0. Counts the choice unless it is counted. After an error, -ENOMEM or
+ * of efs_client_count(), nothing is sent or counted. Does not block. */
 errint_t efs_remote_send(struct efs_remote *r, uint32_t *sent);
 /* Waits for all answers; a job ends at its time. Nothing was sent: does nothing. */
 void efs_remote_receive(struct efs_remote *r);

@@ -170,6 +170,8 @@ errint_t efs_remote_send(struct efs_remote *r, uint32_t *sent)
 {
     r->begun_ns = efs_now_ns();
     errint_t rc = remote_new(r);
+    if (rc == 0 && !r->counted)
+        rc = efs_client_count(r->client, r->head.stack, r->head.layer, r->experts, r->expert_count);
     *sent = rc == 0 && may_send(r) ? choose(r) : 0;
     if (*sent)
         send_all(r);

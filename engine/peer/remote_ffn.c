@@ -12,7 +12,7 @@
 
 struct mixture {
     struct efs_remote remote;
-    const struct efs_ffn_source *from;
+    const struct efs_ffn_source *from; /* its choice is counted */
     struct efs_team *team;
     const struct efs_mixture *m;
     float *vectors; /* [pairs][hidden], of experts that are run here */
@@ -37,8 +37,8 @@ static errint_t run_here(struct mixture *x, bool failed)
     struct efs_mixture here = *m;
     here.experts = routes;
     here.expert_count = count;
-    const struct efs_ffn_source from = {
-        .client = x->from->client, .stack = x->from->stack, .layer = x->from->layer, .rows = rows};
+    struct efs_ffn_source from = *x->from;
+    from.rows = rows;
     errint_t rc = routes && rows ? 0 : efs_fail(x->err, -ENOMEM, "no memory for a mixture");
     if (rc == 0 && count)
         rc = efs_ffn_run(&from, x->team, &here, x->err);
@@ -66,7 +66,8 @@ static errint_t run_with_peers(struct mixture *x)
 errint_t efs_peers_run(struct efs_peers *peers, const struct efs_ffn_source *from, struct efs_team *team,
                        const struct efs_mixture *m, struct efs_error *err)
 {
-    struct mixture x = {.from = from, .team = team, .m = m, .err = err};
+    struct efs_ffn_source counted = *from;
+    struct mixture x = {.from = &counted, .team = team, .m = m, .err = err};
     struct efs_remote *r = &x.remote;
     uint32_t sent = 0;
     *r = (struct efs_remote){.peers = peers,
@@ -88,11 +89,10 @@ errint_t efs_peers_run(struct efs_peers *peers, const struct efs_ffn_source *fro
     if (m->hidden_act)
         strcpy(r->head.hidden_act, m->hidden_act);
     errint_t rc = efs_remote_send(r, &sent);
-    if (rc < 0)
-        rc = efs_fail(err, rc, "no memory for a mixture");
-    else if (sent)
+    counted.counted = rc == 0;
+    if (rc == 0 && sent)
         rc = run_with_peers(&x);
-    else if ((rc = efs_ffn_run(from, team, m, err)) == 0)
+    else if ((rc = efs_ffn_run(&counted, team, m, err)) == 0 && counted.counted)
         efs_remote_measured(r);
     efs_remote_free(r);
     return rc;

@@ -44,7 +44,8 @@ errint_t efs_peer_products_begin(struct efs_client *client, const struct efs_pee
         .tokens = p->tokens,
         .x = p->x,
         .x_stride = p->x_stride,
-        .part = p->more ? 0.5 : 1};
+        .part = p->more ? 0.5 : 1,
+        .counted = p->again};
     bool fits = set_name(r->head.stack, sizeof(r->head.stack), p->stack);
     for (unsigned m = 0; m < EFS_WIRE_MATRICES && p->matrix[m]; m++)
         fits = fits && set_name(r->head.matrix[m], sizeof(r->head.matrix[m]), p->matrix[m]);

@@ -127,7 +127,8 @@ static errint_t run_experts(struct efs_peer_server *s, const struct efs_wire_wor
                                   .hidden = r->hidden,
                                   .x_stride = r->hidden,
                                   .form = EFS_FORM_ANY};
-    const struct efs_ffn_source from = {.client = s->client, .stack = r->stack, .layer = r->layer, .rows = rows};
+    const struct efs_ffn_source from = {
+        .client = s->client, .stack = r->stack, .layer = r->layer, .counted = true, .rows = rows};
     if (rc == 0)
         rc = efs_ffn_run(&from, s->team, &m, err);
     free(routes);

@@ -5,6 +5,7 @@
  */
 #include "server_products.h"
 
+#include "expertfs-private.h"
 #include "sys.h"
 #include "team.h"
 
@@ -131,8 +132,9 @@ errint_t efs_server_products(struct efs_client *client, struct efs_team *team, c
         p.matrices++;
     for (uint32_t i = 0; needs && i < r->experts; i++)
         needs[i] = (struct efs_need){.expert = work->expert[i].expert, .tokens = work->expert[i].count};
-    errint_t rc =
-        needs ? efs_client_begin(client, r->stack, r->layer, needs, r->experts, EFS_FORM_ANY, &request, NULL) : -ENOMEM;
+    errint_t rc = needs ? efs_client_begin(client, r->stack, r->layer, needs, r->experts,
+                                           EFS_FORM_ANY | EFS_FORM_COUNTED, &request, NULL)
+                        : -ENOMEM;
     for (uint32_t i = 0; rc == 0 && i < r->experts; i++) {
         uint32_t index;
         errint_t status;

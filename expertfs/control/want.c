@@ -130,7 +130,7 @@ static errint_t hint_submit(struct efsd *daemon, uid_t user, const char *text, s
                                             .count = hint.count,
                                             .experts = hint.experts,
                                             .weights = hint.probabilities};
-        rc = efs_routing_submit(daemon->fs, 0, true, &routing, &err);
+        rc = efs_routing_submit(daemon->fs, 0, EFS_ROUTING_PREDICTED, &routing, &err);
     }
     rc = rc ? rc : got;
     efsd_hint_finish(daemon, user, rc, &err);

@@ -179,7 +179,8 @@ static errint_t client_submit(struct efsd_export_client *s, struct efsd_export_a
     if (ask->count == 0)
         return 0;
     errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, ask->needs, ask->count, &err);
-    const struct efs_request_how how = {.form = (enum efs_form)ask->form,
+    const struct efs_request_how how = {.form = (enum efs_form)(ask->form & ~EFS_EXPORT_COUNTED),
+                                        .counted = ask->form & EFS_EXPORT_COUNTED,
                                         .arrived = efsd_export_complete,
                                         .args = ask->args,
                                         .holder = s->holder,
@@ -232,7 +233,8 @@ static bool client_handle_request(struct efsd_export_client *s, const union efsd
 {
     const struct efs_export_ask *packet = &any->ask;
     uint32_t form = packet->form & ~EFS_EXPORT_MORE;
-    if (packet->head.count == 0 || form > EFS_FORM_ANY || !memchr(packet->stack, '\0', sizeof(packet->stack)))
+    if (packet->head.count == 0 || (form & ~EFS_EXPORT_COUNTED) > EFS_FORM_ANY ||
+        !memchr(packet->stack, '\0', sizeof(packet->stack)))
         return false;
     if (!s->ask && !(s->ask = calloc(1, sizeof(*s->ask))))
         return false;
@@ -312,8 +314,8 @@ static bool client_handle_unmapped(struct efsd_export_client *s, const union efs
     return true;
 }
 
-/* Observed or predicted routing of a layer. false: the packet is malformed. An unknown layer or expert is logged as a
- * refused hint. */
+/* Observed, predicted or counted routing of a layer. false: the packet is malformed. An unknown layer or expert is
+ * logged as a refused hint. */
 static bool client_handle_routing(struct efsd_export_client *s, const union efsd_export_packet *packet)
 {
     const struct efs_export_routing *r = &packet->routing;
@@ -333,9 +335,12 @@ static bool client_handle_routing(struct efsd_export_client *s, const union efsd
                                         .count = r->head.count,
                                         .experts = experts,
                                         .weights = r->weighed ? weights : NULL};
+    const enum efs_routing_kind kind = r->head.kind == EFS_EXPORT_HINT    ? EFS_ROUTING_PREDICTED
+                                       : r->head.kind == EFS_EXPORT_COUNT ? EFS_ROUTING_COUNTED
+                                                                          : EFS_ROUTING_CHOSEN;
     if (!s->observer)
         s->observer = efs_routing_observer(daemon->fs);
-    errint_t rc = efs_routing_submit(daemon->fs, s->observer, r->head.kind == EFS_EXPORT_HINT, &routing, &err);
+    errint_t rc = efs_routing_submit(daemon->fs, s->observer, kind, &routing, &err);
     efsd_hint_finish(daemon, s->user, rc, &err);
     return true;
 }

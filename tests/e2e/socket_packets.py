@@ -12,8 +12,8 @@ from e2e import PATIENCE
 with open(os.path.join(os.path.dirname(__file__), "../../engine/expertfs-protocol.h")) as header:
     text = header.read()
 KINDS = {name: int(number) for number, name in re.findall(r"X\((\d+), (\w+), (?:CLIENT|MOUNT),", text)}
-ASK, DROP, UNMAPPED, ANSWER, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, REFRESH, LEAVE, DEVICE = KINDS.values()
-WITH_LAYOUT, MORE = 1 << 31, 1 << 31
+ASK, DROP, UNMAPPED, ANSWER, OBSERVE, HINT, WINDOW, CODED, OVERSIZE, FITS, CANCEL, REFRESH, LEAVE, DEVICE, COUNT = KINDS.values()
+WITH_LAYOUT, MORE, COUNTED = 1 << 31, 1 << 31, 1 << 30
 FULL, AS_CODED, ANY = range(3)  # forms
 VERSION = int(re.search(r"EFS_EXPORT_VERSION (\d+)u", text)[1])
 
@@ -25,7 +25,7 @@ def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=
 
 
 def routing(kind, items, layer=0, sequence=0, weighed=1, version=VERSION, stack=b"", count=None, length=None):
-    """The routing of a layer (OBSERVE), or a prediction of it (HINT): items are (expert, weight)."""
+    """The routing of a layer (OBSERVE, COUNT), or a prediction of it (HINT): items are (expert, weight)."""
     body = struct.pack("<4I32s", layer, sequence, weighed, 0, stack) + b"".join(struct.pack("<If", *item) for item in items)
     return struct.pack("<4I", 16 + len(body) if length is None else length, version, kind,
                        len(items) if count is None else count) + body

@@ -96,4 +96,45 @@ check("a caller on a mount: the same", got == want)
 stats = peer.end()
 check("of a mount: no wrong message", (stats["bad"], stats["failed"], stats["refused"]) == (0, 0, 0), stats)
 mount.unmount()
+
+print("-- counts are those of the caller's mount")
+
+
+def mounted(server, budget):
+    return Mount(store, f"budget={budget},warm=off,nopassthrough", environment={"EXPERTFS_STATE": scratch(server)})
+
+
+def saved(server):
+    """Passes, and the calls of each expert, of each layer: expertfs-counts(5). None: there are none."""
+    names = [name for name in os.listdir(scratch(server)) if name.startswith("counts-")] if os.path.exists(scratch(server)) else []
+    if not names:
+        return None
+    with open(os.path.join(scratch(server), names[0]), "rb") as file:
+        data = file.read()
+    layers, experts = struct.unpack_from("<2I", data, 24)
+    return (struct.unpack_from(f"<{layers}Q", data, 48), struct.unpack_from(f"<{layers * experts}I", data, 48 + 16 * layers))
+
+
+def runs_on(server, *peers):
+    caller = mounted(server, "36M")
+    said = end(subprocess.Popen([RUNMOE, caller.path, "-p", PROMPT, "-n", "60", "--batch", "2", "--logits", scratch(server + "-logits"),
+                                 "--threads", "1", *peers], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), server + "-logits")
+    caller.unmount()
+    return said[0]
+
+
+runs_on("by-itself")
+for turn in range(20):
+    helper = mounted("helper", "256M")
+    ctl("warmup", helper.path)
+    peer = Peer(helper.path, key)
+    said = runs_on(f"caller{turn}", "--peers", f"127.0.0.1:{peer.port}", "--peer-key", key)
+    peer.end()
+    helper.unmount()
+    if int(said["peer_vectors"]):
+        break
+check("the peer computed some experts", int(said["peer_vectors"]) > 0, said)
+check("the caller's mount counts its choices as alone", saved(f"caller{turn}") == saved("by-itself") and
+      sum(saved("by-itself")[0]) > 0, (saved(f"caller{turn}"), saved("by-itself")))
+check("the peer's counts none", saved("helper") is None, saved("helper"))
 done()

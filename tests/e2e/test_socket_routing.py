@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OBSERVE and HINT packets by hand: as a client's first packet, in any order, of any length, with any values, in
+"""OBSERVE, HINT and COUNT packets by hand: as a client's first packet, in any order, of any length, with any values, in
 floods, from clients that are killed while sending. Malformed packets disconnect the client, wrong values are refused
 and counted, no packet is answered, and the mount continues to serve."""
 from e2e import *
-from socket_packets import ANY, ASK, DROP, HINT, OBSERVE, WITH_LAYOUT, Client, routing
+from socket_packets import ANY, ASK, COUNT, COUNTED, DROP, HINT, OBSERVE, WITH_LAYOUT, Client, routing
 
 need_fuse()
 LAYERS, EXPERTS, SEQUENCES = 3, 16, 16
@@ -62,6 +62,30 @@ except TimeoutError:
 check("nothing is answered", said is None, said)
 one.socket.settimeout(PATIENCE)
 
+print("-- counted")
+
+
+def chosen():
+    """Of each pass of the trace, expertfs-route(5), the experts of each layer."""
+    with open(mount / ".expertfs/trace", "rb") as file:
+        data = file.read()
+    layers, _, used, _, name = struct.unpack_from("<5I", data, 12) if data else (0,) * 5
+    record = 8 + 2 * layers * used
+    return [[set(struct.unpack_from(f"<{used}H", data, at + 8 + 2 * used * layer)) for layer in range(layers)]
+            for at in range(48 + name, len(data) - record + 1, record)]
+
+
+for layer in range(LAYERS):
+    one.socket.send(routing(COUNT, [(layer + 1, 1.0), (9, 7.0)], layer=layer))
+    one.send(ASK, [(9, 7, 2 | WITH_LAYOUT)], layer=layer, form=ANY | COUNTED)
+    check("an expert that is counted", one.coded()[:2] == (2, 0))
+    one.send(DROP, [(0, 0, 2)])
+one.socket.send(routing(COUNT, [], layer=0))
+one.send(ASK, [(10, 1, 2 | WITH_LAYOUT)], form=ANY)
+check("one that is not", one.coded()[:2] == (2, 0))
+one.send(DROP, [(0, 0, 2)])
+check("the choices are in the trace, once", wait_until(lambda: chosen() == [[{1, 9}, {2, 9}, {3, 9}]]), chosen())
+
 print("-- refused, and not cut off")
 taken, refused = counts()
 wrong = {"no such layer": routing(OBSERVE, [(0, 1.0)], layer=LAYERS),
@@ -75,6 +99,7 @@ wrong = {"no such layer": routing(OBSERVE, [(0, 1.0)], layer=LAYERS),
          "more than certain": routing(HINT, [(1, 1.0000001)]),
          "less than nothing": routing(HINT, [(1, -0.0001)]),
          "a score too large": routing(OBSERVE, [(1, 2e6)]),
+         "a count of no such expert": routing(COUNT, [(EXPERTS, 1.0)]),
          "512 of an expert": routing(OBSERVE, [(1, 0.5)] * 512)}
 for kind in (OBSERVE, HINT):
     for value in ("nan", "inf", "-inf", "-1"):
@@ -89,7 +114,7 @@ one.send(DROP, [(0, 0, 1)])
 
 print("-- cut off")
 good = routing(HINT, [(1, 0.5), (2, 0.5)])
-for kind, name in ((OBSERVE, "observe"), (HINT, "hint")):
+for kind, name in ((OBSERVE, "observe"), (HINT, "hint"), (COUNT, "count")):
     whole = routing(kind, [(1, 0.5), (2, 0.5)])
     wrong = []
     for length in sorted({*range(1, len(whole)), len(whole) + 1, len(whole) + 8}):
@@ -122,7 +147,7 @@ check("and no more memory", mount.count("fixed_bytes") == before and
 generator = random.Random(SEED)
 note(f"SEED={SEED} repeats this order")
 for turn in range(2000):  # in random order, of random sequences, with invalid ones in between
-    kind = generator.choice((OBSERVE, HINT))
+    kind = generator.choice((OBSERVE, HINT, COUNT))
     items = [(n, generator.choice((0.0, 0.5, 1.0))) for n in generator.sample(range(EXPERTS + 1), generator.randrange(6))]
     one.socket.send(routing(kind, items, layer=generator.randrange(LAYERS + 1), sequence=generator.randrange(40),
                             weighed=generator.randrange(3)))

@@ -207,10 +207,13 @@ static inline void pack(const struct checkpoint *c, enum efs_codec_choice codec)
                  &(struct efs_pack_options){.codec = codec, .threads = 2, .shard_elements = 16384, .force = true});
 }
 
+static bool with_state; /* stores that are opened save their counts in EXPERTFS_STATE */
+
 static inline struct efs *open_store(const struct checkpoint *c, uint64_t budget)
 {
     return fixture_open(
-        &c->fixture, (struct efs_options){.budget_bytes = budget, .workers = 2, .full_pool = true, .no_state = true});
+        &c->fixture,
+        (struct efs_options){.budget_bytes = budget, .workers = 2, .full_pool = true, .no_state = !with_state});
 }
 
 static struct checkpoint model; /* BF16, three matrices per expert */

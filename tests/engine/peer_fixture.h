@@ -8,6 +8,7 @@
 
 #include "ffn_fixture.h"
 
+#include "counts.h"
 #include "deadline.h"
 #include "matvec.h"
 #include "peer_address.h"
@@ -215,6 +216,47 @@ static inline void lies(const struct checkpoint *from, void (*compute)(const str
         pthread_join(thread, NULL);
         close(liar.listener);
     }
+}
+
+/* ---- counts ---- */
+
+/* The saved counts of the store that was closed last: each expert in each of `passes`; 0: none were saved. */
+static inline void check_counts(uint64_t hash, uint32_t passes)
+{
+    struct efs_history h;
+    char path[4096];
+    assert_int_equal(efs_counts_load(hash, 1, EXPERTS, &h, NULL), passes ? 0 : -ENOENT);
+    assert_true(passes == 0 || h.passes[0] == passes);
+    for (uint32_t e = 0; passes && e < EXPERTS; e++)
+        assert_int_equal(h.counts[e], passes);
+    efs_history_free(&h);
+    assert_int_equal(efs_counts_path(hash, path, sizeof(path), NULL), 0);
+    unlink(path);
+}
+
+/* A choice of which a peer computes all, then one that it does not answer, then one that is computed here: the caller
+ * counts three, the peer none. compute(): one of all experts. */
+static inline void counts_of_caller(const struct checkpoint *from, void (*compute)(const struct caller *c))
+{
+    setenv("EXPERTFS_STATE", from->fixture.directory, 1);
+    with_state = true;
+    struct host h = serve_peers_of(from, key_path);
+    struct caller c = call_of(from, efs_peer_server_port(h.server), key_path);
+    const uint64_t hash = c.peers->hello.store;
+    with_state = false;
+    wait_ready(&c);
+    prefer_peer(&c, 100);
+    compute(&c);
+    assert_true(served_by(&h).requests > 0);
+    efs_peer_server_end(h.server);
+    prefer_peer(&c, 100);
+    compute(&c);
+    assert_int_equal(stats_of(&c).failed, 1);
+    compute(&c);
+    serve_end(&c.s);
+    check_counts(hash, 3);
+    serve_end(&h.s);
+    check_counts(hash, 1); /* load_all() */
 }
 
 static inline int setup_peer(void **state)

@@ -180,6 +180,11 @@ static void same_bits_of_three(const struct caller *c)
     same_bits(c, EFS_ACTIVATION_F32, 3);
 }
 
+TEST(test_counts)
+{
+    counts_of_caller(&model, same_bits_of_three);
+}
+
 /* A peer that has the key and answers wrongly, too late or not at all: its experts are read. */
 TEST(test_lies)
 {

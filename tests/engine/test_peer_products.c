@@ -58,6 +58,26 @@ static void product(const struct work *w, struct efs_client_request *request, ui
     free(vector);
 }
 
+/* Begins a call with the routes of a mixture. */
+static void begin(const struct caller *c, const struct work *w, const struct efs_mixture *m,
+                  struct efs_peer_call **call)
+{
+    const struct efs_peer_products p = {.stack = "",
+                                        .matrix = {w->matrix[0], w->matrix[1]},
+                                        .rows = w->rows,
+                                        .cols = w->cols,
+                                        .more = w->matrix[1] != NULL,
+                                        .again = w->matrix[1] == NULL,
+                                        .activation = w->activation,
+                                        .x = inputs,
+                                        .x_stride = INNER,
+                                        .tokens = w->tokens,
+                                        .expert_count = m->expert_count,
+                                        .experts = m->experts};
+    assert_int_equal(efs_peer_products_begin(c->s.client, &p, call), 0);
+    assert_non_null(*call);
+}
+
 /* Runs a call; computed: whether the peer is to compute all of it, or nothing. */
 static void run_work(const struct caller *c, const struct work *w, bool computed)
 {
@@ -65,21 +85,8 @@ static void run_work(const struct caller *c, const struct work *w, bool computed
     struct efs_client_request *request;
     struct efs_need needs[EXPERTS];
     float want[2 * INNER];
-    float *y = NULL;
-    const struct efs_mixture m = mixture_of(EFS_FORM_ANY, EFS_ACTIVATION_F32, w->tokens, y); /* for its routes */
-    const struct efs_peer_products p = {.stack = "",
-                                        .matrix = {w->matrix[0], w->matrix[1]},
-                                        .rows = w->rows,
-                                        .cols = w->cols,
-                                        .more = w->matrix[1] != NULL,
-                                        .activation = w->activation,
-                                        .x = inputs,
-                                        .x_stride = INNER,
-                                        .tokens = w->tokens,
-                                        .expert_count = m.expert_count,
-                                        .experts = m.experts};
-    assert_int_equal(efs_peer_products_begin(c->s.client, &p, &call), 0);
-    assert_non_null(call);
+    const struct efs_mixture m = mixture_of(EFS_FORM_ANY, EFS_ACTIVATION_F32, w->tokens, NULL); /* for its routes */
+    begin(c, w, &m, &call);
     for (uint32_t e = 0; e < EXPERTS; e++)
         assert_true(efs_peer_products_sent(call, e));
     efs_peer_products_wait(call);
@@ -124,6 +131,36 @@ TEST(test_same_bits)
         assert_int_equal(served_by(&h).bad + served_by(&h).failed, 0);
         host_end(&h);
     }
+}
+
+/* Gate and up, then down of the same experts: one choice, which is computed here where no peer has. */
+static void run_both(const struct caller *c)
+{
+    for (unsigned again = 0; again < 2; again++) {
+        const struct work w = again ? down(BF16, 3) : gate_up(BF16, 3);
+        const struct efs_mixture m = mixture_of(EFS_FORM_ANY, EFS_ACTIVATION_F32, w.tokens, NULL);
+        struct efs_need needs[EXPERTS];
+        struct efs_client_request *request;
+        struct efs_peer_call *call;
+        uint32_t count = 0;
+        begin(c, &w, &m, &call);
+        efs_peer_products_wait(call);
+        for (uint32_t e = 0; e < EXPERTS; e++)
+            if (!efs_peer_products_vectors(call, e))
+                needs[count++] = (struct efs_need){.expert = e, .tokens = 1};
+        if (count) {
+            const enum efs_form form = EFS_FORM_CODED | EFS_FORM_COUNTED;
+            assert_int_equal(efs_client_begin(c->s.client, "", 0, needs, count, form, &request, NULL), 0);
+            assert_int_equal(efs_client_wait(request), 0);
+            efs_client_release(request);
+        }
+        efs_peer_products_end(call, true);
+    }
+}
+
+TEST(test_counts)
+{
+    counts_of_caller(&fused[BF16], run_both);
 }
 
 /* Nothing is sent before reading is measured, which the end of such a call does; nor without peers. */

@@ -171,7 +171,7 @@ static errint_t experts_copy(struct offload_call *call, const struct chosen *con
     struct efs_client_request *request = NULL;
     struct batch b = {.call = call};
     const uint32_t layer = call->o->layers[call->index].layer;
-    errint_t status = 0, rc = efsg_source_begin(call->o->source, layer, needs, count, &request, &call->p.err);
+    errint_t status = 0, rc = efsg_source_begin(call->o->source, layer, needs, count, false, &request, &call->p.err);
     for (uint32_t done = 0; done < count && rc == 0; done++) {
         uint32_t item = 0;
         const int got = efs_client_wait_any(request, -1, &item, &status);

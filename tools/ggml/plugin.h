@@ -141,9 +141,9 @@ bool efsg_source_fits_memory(uint64_t file_bytes);
 bool efsg_source_expected(void);
 void efsg_source_ref(struct efsg_source *source); /* adds a reference */
 void efsg_source_put(struct efsg_source *source); /* drops a reference; NULL is allowed */
-/* efs_client_begin() with EFS_FORM_CODED. */
+/* efs_client_begin() with EFS_FORM_CODED; counted: and EFS_FORM_COUNTED. */
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
-                           struct efs_client_request **request, struct efs_error *err);
+                           bool counted, struct efs_client_request **request, struct efs_error *err);
 
 /* Number of experts of the mean size that take a part of the pools, as they were at most 0.2 s ago; at most
  * EFS_ROUTING_EXPERTS; 0 for a mount. Any thread. */

@@ -123,7 +123,8 @@ static errint_t products_begin(struct products *p, struct efsg_buffers *room)
         p->hold = true;
         return rc;
     }
-    errint_t rc = efsg_source_begin(w->source, w->layer, p->needs, p->chosen_count, &p->request, &p->err);
+    errint_t rc =
+        efsg_source_begin(w->source, w->layer, p->needs, p->chosen_count, p->away.counted, &p->request, &p->err);
     if (w->first)
         efsg_kept_release(&room->ahead); /* the new request has its experts */
     if (rc == 0)

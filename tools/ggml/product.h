@@ -35,6 +35,7 @@ struct chosen {
 /* product_peers.c: the experts of a call that are sent to peers. */
 struct products_away {
     struct efs_peer_call *call; /* NULL: no peers */
+    bool counted;               /* there is or was a call, which has counted all experts */
     struct chosen *chosen;      /* [count] */
     uint32_t *number;           /* [count]: index in the call */
     uint32_t count;

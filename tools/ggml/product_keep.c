@@ -52,7 +52,7 @@ bool efsg_kept_read_ahead(struct efsg_kept *ahead, const struct efsg_weight *w, 
         return false;
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){.expert = i, .tokens = 1};
-    if (efsg_source_begin(w->source, w->layer + 1, needs, count, &request, &err) < 0)
+    if (efsg_source_begin(w->source, w->layer + 1, needs, count, false, &request, &err) < 0)
         return false;
     kept_set(ahead, w, w->layer + 1, request, needs, count);
     return true;

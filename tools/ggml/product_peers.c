@@ -42,6 +42,7 @@ static bool set_routes(const struct products *p, struct efs_route_to *routes, ui
 static void move_away(struct products *p)
 {
     uint32_t here = 0;
+    p->away.counted = p->away.call != NULL;
     for (uint32_t i = 0; i < p->chosen_count; i++) {
         if (efs_peer_products_sent(p->away.call, i)) {
             p->away.number[p->away.count] = i;
@@ -78,6 +79,7 @@ void efsg_peers_begin(struct products *p, struct efsg_buffers *room)
                                                .rows = w[0]->rows + (p->count == 2 ? w[1]->rows : 0),
                                                .cols = w[0]->cols,
                                                .more = w[0]->first,
+                                               .again = !w[0]->first,
                                                .activation = w[0]->activation,
                                                .x = x->data,
                                                .x_stride = x->nb[1] / sizeof(float),

@@ -379,9 +379,10 @@ void efsg_source_computes(struct efsg_source *source, uint64_t disk_bytes)
 /* ---- requests and checks ---- */
 
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
-                           struct efs_client_request **request, struct efs_error *err)
+                           bool counted, struct efs_client_request **request, struct efs_error *err)
 {
-    return efs_client_begin(source->client, "", layer, needs, count, EFS_FORM_CODED, request, err);
+    const enum efs_form form = EFS_FORM_CODED | (counted ? EFS_FORM_COUNTED : 0);
+    return efs_client_begin(source->client, "", layer, needs, count, form, request, err);
 }
 
 uint32_t efsg_source_room(struct efsg_source *source, uint32_t part, uint32_t of)

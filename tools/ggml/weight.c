@@ -88,7 +88,7 @@ static bool weight_checked(struct efsg_weight *weight, const struct efsg_file *f
     uint32_t count;
     errint_t rc = efsg_source_same_experts(weight->source, file, tensor, weight->layer, &err);
     if (rc == 0)
-        rc = efsg_source_begin(weight->source, weight->layer, &need, 1, &request, &err);
+        rc = efsg_source_begin(weight->source, weight->layer, &need, 1, false, &request, &err);
     if (rc == 0)
         rc = efs_client_wait(request);
     if (rc == 0)
