@@ -73,12 +73,12 @@ struct efs_peer_products {
     const struct efs_route_to *experts; /* [expert_count], each once; without weights */
 };
 struct efs_peer_call;
-/* The lists and x must stay until efs_peer_products_wait(). *call NULL: no peers; the functions below take it. -EINVAL:
- * a name is too long; -ENOMEM. */
+/* The lists and x must stay until efs_peer_products_wait(). *call NULL: no peer is connected; the functions below take
+ * it. -EINVAL: a name is too long; -ENOMEM. */
 EFS_API errint_t efs_peer_products_begin(struct efs_client *client, const struct efs_peer_products *products,
                                          struct efs_peer_call **call);
 EFS_API bool efs_peer_products_sent(const struct efs_peer_call *call, uint32_t expert); /* expert: index in experts */
-/* Blocks until each peer has answered or is given up. */
+/* Blocks until each peer has answered or is given up. Call it once. */
 EFS_API void efs_peer_products_wait(struct efs_peer_call *call);
 /* [count][rows], one for each of the expert's tokens, valid until the end; NULL: the caller has to compute them. */
 EFS_API const float *efs_peer_products_vectors(const struct efs_peer_call *call, uint32_t expert);

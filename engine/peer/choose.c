@@ -2,7 +2,8 @@
 /* choose.c - see choose.h. */
 #include "choose.h"
 
-#define WEIGHT 0.125 /* of a new measurement in a moving average */
+#define WEIGHT 0.125           /* of a new measurement in a moving average */
+#define MOST_WEIGHT (1.0 / 64) /* of a request with fewer vectors, in the most that is known */
 
 void efs_choose_average(double *average, double measured)
 {
@@ -15,17 +16,25 @@ void efs_choose_measured(struct efs_choose_peer *peer, double seconds, double ve
     efs_choose_average(&peer->vectors, vectors);
     efs_choose_average(&peer->seconds_vectors, seconds * vectors);
     efs_choose_average(&peer->vectors_vectors, vectors * vectors);
+    if (vectors > peer->most)
+        peer->most = vectors;
+    peer->most += MOST_WEIGHT * (vectors - peer->most);
 }
 
-/* A line through the measurements. Where all requests had one number of vectors, more of them are taken to cost
- * nothing: the next request then measures it. */
+/* A line through the measurements, from which nothing is known about requests that are larger than all of these. */
 double efs_choose_seconds(const struct efs_choose_peer *peer, uint32_t vectors)
 {
     const double spread = peer->vectors_vectors - peer->vectors * peer->vectors;
     double slope = peer->seconds_vectors - peer->seconds * peer->vectors;
     slope = spread > 0.01 * peer->vectors_vectors && slope > 0 ? slope / spread : 0;
-    const double more = slope * (vectors - peer->vectors);
-    return peer->seconds + (more > 0 ? more : more / 2); /* fewer vectors still have the latency */
+    const double known = vectors < peer->most ? vectors : peer->most, more = slope * (known - peer->vectors);
+    const double seconds = peer->seconds + (more > 0 ? more : more / 2); /* fewer vectors still have the latency */
+    return vectors > peer->most && peer->most > 0 ? seconds * vectors / peer->most : seconds;
+}
+
+double efs_choose_patience(double expected, double read_s, uint32_t experts)
+{
+    return expected + read_s * experts;
 }
 
 /* The first peer without a measurement gets one expert. */

@@ -13,6 +13,7 @@
 struct efs_choose_peer {
     bool ready;
     double seconds, vectors, seconds_vectors, vectors_vectors; /* seconds 0: not measured */
+    double most; /* vectors of a request; an average, too, of the requests since */
 };
 /* Adds a request of `vectors` vectors. */
 void efs_choose_measured(struct efs_choose_peer *peer, double seconds, double vectors);
@@ -26,8 +27,12 @@ struct efs_choose_expert {
     int peer;         /* result; EFS_CHOOSE_HERE: it is read */
 };
 
-/* Seconds after which a peer answers a request of this number of vectors; 0: not known. */
+/* Seconds after which a peer answers a request of this number of vectors; 0: not known. More vectors than a request had
+ * are taken to cost as much each. */
 double efs_choose_seconds(const struct efs_choose_peer *peer, uint32_t vectors);
+/* Seconds after which the caller leaves a peer that has not answered, and reads its experts itself: it loses the
+ * expected time, 0 if that is not known, and as much again as the reading takes. */
+double efs_choose_patience(double expected, double read_s, uint32_t experts);
 /*
  * Chooses so that the last of all, the reads here one after the other and each peer's answer, ends soonest. read_s:
  * seconds of reading an expert, 0: not known, so that all are read, which measures it. A ready peer that is not

@@ -16,6 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define LATE_NS 1000000000u
+
 static void peers_close(struct efs_peers *peers, bool here)
 {
     if (here) {
@@ -70,6 +72,7 @@ errint_t efs_client_peers(struct efs_client *client, const char *addresses, cons
         return efs_fail(err, -ENOMEM, "no memory");
     pthread_mutex_init(&peers->lock, NULL);
     efs_cond_init(&peers->answered);
+    peers->late_ns = LATE_NS;
     peers->hello.version = EFS_WIRE_VERSION;
     strncpy(peers->hello.order, efs_matvec_order() ? efs_matvec_order() : "", sizeof(peers->hello.order) - 1);
     errint_t rc = efs_client_check(client, err);

@@ -89,10 +89,27 @@ void efs_peer_post(struct efs_peer *peer, struct efs_peer_job *job)
     pthread_cond_signal(&peer->changed);
 }
 
-void efs_peer_wait(struct efs_peer *peer, const struct efs_peer_job *job)
+bool efs_peer_wait(struct efs_peer *peer, struct efs_peer_job *job)
 {
-    while (peer->job == job)
-        efs_cond_wait_until(&peer->peers->answered, &peer->peers->lock, NULL);
+    while (peer->job == job && !job->left)
+        job->left =
+            efs_cond_wait_until(&peer->peers->answered, &peer->peers->lock, &job->leave) < 0 && peer->job == job;
+    return peer->job != job;
+}
+
+void efs_peer_measured(struct efs_peer *peer, const struct efs_peer_job *job)
+{
+    peer->used_ns = job->answered_ns;
+    efs_choose_measured(&peer->measured, (double)(job->answered_ns - job->posted_ns) / 1e9, job->pairs);
+}
+
+void efs_peer_job_free(struct efs_peer_job *job)
+{
+    if (!job)
+        return;
+    free(job->body);
+    free(job->answer);
+    free(job);
 }
 
 /* ---- the thread ---- */
@@ -119,12 +136,17 @@ static void peer_run_job(struct efs_peer *peer)
     if (job->rc == 0)
         job->rc = peer_receive(peer, job);
     job->answered_ns = efs_now_ns();
-    free(job->body);
     pthread_mutex_lock(&peers->lock);
     if (job->rc < 0 && !job->refused)
         peer_disconnect(peer);
     peer->job = NULL;
     pthread_cond_broadcast(&peers->answered);
+    if (!job->left)
+        return;
+    if (job->rc == 0)
+        efs_peer_measured(peer, job);
+    peer->taken = false;
+    efs_peer_job_free(job);
 }
 
 void *efs_peer_thread(void *arg)
@@ -152,6 +174,7 @@ void *efs_peer_thread(void *arg)
         }
     }
     peer_disconnect(peer);
+    efs_peer_job_free(peer->job); /* was left before it was sent */
     pthread_mutex_unlock(&peers->lock);
     return NULL;
 }

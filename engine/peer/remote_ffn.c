@@ -52,6 +52,8 @@ static errint_t run_with_peers(struct mixture *x)
     struct efs_remote *r = &x->remote;
     x->vectors = efs_sys_calloc((size_t)r->pairs * x->m->hidden, sizeof(float));
     errint_t rc = x->vectors ? run_here(x, false) : efs_fail(x->err, -ENOMEM, "no memory for a mixture");
+    if (rc == 0)
+        efs_remote_measured(r);
     efs_remote_receive(r);
     if (rc == 0)
         rc = run_here(x, true);
@@ -89,10 +91,10 @@ errint_t efs_peers_run(struct efs_peers *peers, const struct efs_ffn_source *fro
     if (m->hidden_act)
         strcpy(r->head.hidden_act, m->hidden_act);
     errint_t rc = efs_remote_send(r, &sent);
-    counted.counted = rc == 0;
+    counted.counted = r->counted;
     if (rc == 0 && sent)
         rc = run_with_peers(&x);
-    else if ((rc = efs_ffn_run(&counted, team, m, err)) == 0 && counted.counted)
+    else if ((rc = efs_ffn_run(&counted, team, m, err)) == 0)
         efs_remote_measured(r);
     efs_remote_free(r);
     return rc;

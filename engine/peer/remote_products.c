@@ -50,10 +50,12 @@ errint_t efs_peer_products_begin(struct efs_client *client, const struct efs_pee
     for (unsigned m = 0; m < EFS_WIRE_MATRICES && p->matrix[m]; m++)
         fits = fits && set_name(r->head.matrix[m], sizeof(r->head.matrix[m]), p->matrix[m]);
     errint_t rc = fits && r->head.matrix[0][0] ? efs_remote_send(r, &c->sent) : -EINVAL;
-    if (rc == 0) {
+    if (rc == 0 && r->counted) {
         *call = c;
         return 0;
     }
+    if (rc == 0) /* no peer is connected */
+        efs_remote_measured(r);
     efs_remote_free(r);
     free(c);
     return rc;
@@ -66,6 +68,8 @@ bool efs_peer_products_sent(const struct efs_peer_call *call, uint32_t expert)
 
 void efs_peer_products_wait(struct efs_peer_call *call)
 {
+    if (call && call->sent)
+        efs_remote_measured(&call->remote);
     if (call)
         efs_remote_receive(&call->remote);
 }

@@ -68,6 +68,7 @@ static inline void prefer_peer(const struct caller *c, double seconds)
 {
     pthread_mutex_lock(&c->peers->lock);
     c->peers->read_s = 1000;
+    c->peers->read_ns = efs_now_ns();
     c->peers->peer[0].measured.seconds = seconds;
     c->peers->peer[0].used_ns = efs_now_ns();
     pthread_mutex_unlock(&c->peers->lock);
@@ -208,7 +209,9 @@ static inline void lies(const struct checkpoint *from, void (*compute)(const str
         liar.hash = c.peers->hello.store;
         assert_int_equal(pthread_create(&thread, NULL, liar_thread, &liar), 0);
         wait_ready(&c);
-        prefer_peer(&c, lie == LATE || lie == SHORT ? 0.001 : 100);
+        const bool late = lie == LATE || lie == SHORT;
+        prefer_peer(&c, late ? 0.001 : 100);
+        c.peers->late_ns = late ? 100000000 : c.peers->late_ns;
         compute(&c);
         if (stats_of(&c).failed != 1 || stats_of(&c).remote != 0 || stats_of(&c).ready != (lie == ERROR))
             fail_msg("lie %d: %llu failed", (int)lie, (unsigned long long)stats_of(&c).failed);

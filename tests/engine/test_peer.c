@@ -337,13 +337,14 @@ TEST(test_choice)
     efs_choose_measured(&fast, 0.0001, 8);
     efs_choose_measured(&slow, 20, 1);
     efs_choose_measured(&one, 3.5, 1);
-    for (unsigned i = 0; i < 100; i++) /* 1 s and .5 s a vector */
+    for (unsigned i = 0; i < 104; i++) /* 1 s and .5 s a vector */
         efs_choose_measured(&line, 1 + 0.5 * (i % 8), i % 8);
     assert_int_equal(choose(fast, 0, 8, 1), 0);    /* reading is not measured: all are read */
     assert_int_equal(choose(unknown, 1, 8, 1), 1); /* the peer is not measured: one expert */
     assert_int_equal(choose(fast, 1, 8, 1), 8);
     assert_int_equal(choose(slow, 1, 8, 1), 0); /* slower than reading all */
-    assert_int_equal(choose(one, 1, 8, 1), 5);  /* the three that are read end before the answer */
+    assert_int_equal(choose(one, 1, 8, 1), 1);  /* two may take twice as long, while seven are read */
+    assert_int_equal(choose(one, 10, 8, 1), 6); /* the two that are read end before the answer */
     assert_true(fabs(efs_choose_seconds(&line, 8) - 5) < 0.2);
     assert_int_equal(choose(line, 1, 8, 1), 5);   /* 3 s there for 4 experts, 4 s here: one more */
     assert_int_equal(choose(line, 1, 8, 100), 0); /* many tokens: reading is sooner */
@@ -353,6 +354,175 @@ TEST(test_choice)
     assert_int_equal(e[0].peer, EFS_CHOOSE_HERE);
     assert_int_equal(e[1].peer, 0);
     assert_int_equal(e[2].peer, EFS_CHOOSE_HERE);
+}
+
+/* ---- peers that are not what they seem, on a clock that the test sets ---- */
+
+/* Seconds of an answer, and of reading an expert, at a time; experts of that mixture, and vectors of each. */
+struct world {
+    const char *what;
+    double (*answer)(double now, unsigned turn, uint32_t vectors);
+    double (*read)(double now);
+    uint32_t (*vectors)(unsigned turn);
+    double most; /* of the time without peers */
+};
+
+static double answer_fast(double now, unsigned turn, uint32_t vectors)
+{
+    (void)now;
+    (void)turn;
+    return 0.001 + 0.0001 * vectors;
+}
+
+static double answer_sometimes_late(double now, unsigned turn, uint32_t vectors)
+{
+    return turn % 7 == 3 ? 2 : answer_fast(now, turn, vectors);
+}
+
+static double answer_late_in_phases(double now, unsigned turn, uint32_t vectors)
+{
+    return turn / 20 % 2 ? 2 : answer_fast(now, turn, vectors);
+}
+
+/* Fast for few vectors. */
+static double answer_late_if_large(double now, unsigned turn, uint32_t vectors)
+{
+    return answer_fast(now, turn, vectors) + (vectors > 16 ? 0.05 * vectors : 0);
+}
+
+static double answer_late(double now, unsigned turn, uint32_t vectors)
+{
+    return 10 + answer_fast(now, turn, vectors);
+}
+
+static double read_slow(double now)
+{
+    (void)now;
+    return 0.02;
+}
+
+static uint32_t one_vector(unsigned turn)
+{
+    (void)turn;
+    return 1;
+}
+
+static uint32_t prompts_between(unsigned turn)
+{
+    return turn % 50 == 49 ? 200 : 1;
+}
+
+#define AT_ONCE 4u
+
+/* The time of 5,000 mixtures of AT_ONCE experts that are missing, as remote.c runs them, and without the peer. */
+static double play(const struct world *w, double *alone)
+{
+    struct efs_choose_peer peer = {.ready = true};
+    double now = 0, read_s = 0, busy_until = 0, asked = 0;
+    uint32_t asked_vectors = 0;
+    *alone = 0;
+    for (unsigned turn = 0; turn < 5000; turn++) {
+        struct efs_choose_expert experts[AT_ONCE];
+        const uint32_t vectors = w->vectors(turn);
+        for (uint32_t e = 0; e < AT_ONCE; e++)
+            experts[e] = (struct efs_choose_expert){.vectors = vectors, .holders = 1};
+        if (asked_vectors && now >= busy_until) { /* the answer of one that was left */
+            efs_choose_measured(&peer, busy_until - asked, asked_vectors);
+            asked_vectors = 0;
+        }
+        if (now - asked > 60)
+            peer = (struct efs_choose_peer){.ready = true};
+        peer.ready = !asked_vectors;
+        const uint32_t sent = efs_choose(&peer, 1, read_s, experts, AT_ONCE), here = AT_ONCE - sent;
+        const double each = w->read(now),
+                     leave = efs_choose_patience(efs_choose_seconds(&peer, sent * vectors), read_s, sent);
+        double takes = here * each;
+        if (sent) {
+            const double answer = w->answer(now, turn, sent * vectors);
+            asked = now;
+            busy_until = now + answer;
+            asked_vectors = sent * vectors;
+            takes = takes > answer ? takes : answer > leave ? leave + sent * each : answer;
+        }
+        if (here)
+            efs_choose_average(&read_s, each);
+        now += takes;
+        *alone += AT_ONCE * each;
+    }
+    return now;
+}
+
+TEST(test_peers_that_change)
+{
+    static const struct world worlds[] = {
+        {"fast", answer_fast, read_slow, one_vector, 0.1},
+        {"sometimes late", answer_sometimes_late, read_slow, one_vector, 1.01},
+        {"late in phases", answer_late_in_phases, read_slow, one_vector, 1.01},
+        {"late with many vectors", answer_late_if_large, read_slow, prompts_between, 1.01},
+        {"late", answer_late, read_slow, one_vector, 1.01},
+    };
+    for (size_t i = 0; i < sizeof(worlds) / sizeof(worlds[0]); i++) {
+        double alone, takes = play(&worlds[i], &alone);
+        if (takes > worlds[i].most * alone)
+            fail_msg("%s: %.2f s, %.2f without peers", worlds[i].what, takes, alone);
+    }
+}
+
+/* Reading was slow when it was measured, a minute ago: one expert is read, and its time counts. */
+TEST(test_reading_is_measured_again)
+{
+    struct host h = serve_peers(key_path);
+    struct caller c = call(efs_peer_server_port(h.server), key_path);
+    wait_ready(&c);
+    prefer_peer(&c, 100);
+    c.peers->read_ns = efs_now_ns() - 61000000000u;
+    same_bits(&c, EFS_ACTIVATION_F32, 3);
+    assert_true(stats_of(&c).remote > 0 && stats_of(&c).remote < pairs_of(3));
+    assert_int_equal(stats_of(&c).remote + stats_of(&c).local, pairs_of(3));
+    assert_true(c.peers->read_s < 500);
+    serve_end(&c.s);
+    host_end(&h);
+}
+
+/* No peer is connected: nothing is looked up or measured. */
+TEST(test_all_away)
+{
+    int listener;
+    assert_int_equal(efs_peer_listen("127.0.0.1:0", &listener, NULL), 0);
+    const unsigned port = efs_peer_port(listener);
+    close(listener);
+    pack(&model, EFS_CHOOSE_CASCADE);
+    struct caller c = call(port, key_path);
+    same_bits(&c, EFS_ACTIVATION_F32, 3);
+    same_bits(&c, EFS_ACTIVATION_F32, 3);
+    assert_true(c.peers->read_s == 0 && c.peers->vector_s == 0);
+    assert_int_equal(stats_of(&c).local, 2 * pairs_of(3));
+    serve_end(&c.s);
+}
+
+/* An answer that does not come in the time of reading: the experts are read, the connection stays. */
+TEST(test_leaves_a_late_peer)
+{
+    struct liar liar = {.lie = LATE};
+    pthread_t thread;
+    pack(&model, EFS_CHOOSE_CASCADE);
+    assert_int_equal(efs_peer_listen("127.0.0.1:0", &liar.listener, NULL), 0);
+    struct caller c = call(efs_peer_port(liar.listener), key_path);
+    liar.hash = c.peers->hello.store;
+    assert_int_equal(pthread_create(&thread, NULL, liar_thread, &liar), 0);
+    wait_ready(&c);
+    prefer_peer(&c, 0.001);
+    c.peers->read_s = 0.01;
+    c.peers->late_ns = 3600000000000u;
+    same_bits(&c, EFS_ACTIVATION_F32, 3);
+    assert_int_equal(stats_of(&c).failed, 1);
+    assert_int_equal(stats_of(&c).remote, 0);
+    assert_int_equal(stats_of(&c).ready, 1);
+    same_bits(&c, EFS_ACTIVATION_F32, 3); /* it is sent no more until it has answered */
+    assert_int_equal(stats_of(&c).failed, 1);
+    serve_end(&c.s);
+    pthread_join(thread, NULL);
+    close(liar.listener);
 }
 
 TEST_MAIN(setup_peer, teardown)
