@@ -7,9 +7,7 @@
 #include "history.h"
 #include "expertfs-placement-private.h"
 #include "extent.h"
-#include "placed_pool.h"
-#include "rados.h"
-#include "regular.h"
+#include "placed_thread.h"
 #include "stats.h"
 #include "sys.h"
 
@@ -32,15 +30,10 @@ enum { HERE = 1, PINNED = 2 /* by the placement, not by the user */, FAILED = 4 
 
 struct efs_placed {
     char server[EFS_SERVER_NAME_BYTES];
-    struct efs_placed_pool *pool; /* NULL: a file; efs_placed_stop() has been called */
-    bool pooled;
-    /* of the plan thread */
-    int folder; /* with the file */
-    const char *file;
-    struct stat seen;
-    errint_t missing; /* of the last try to open it */
-    uint64_t look_ns, turn_ns;
-    int64_t allowed_bytes; /* below 0: a large expert was read */
+    const char *file;                 /* its name */
+    struct efs_placed_thread *thread; /* NULL: efs_placed_stop() has been called */
+    uint64_t look_ns, turn_ns;        /* of the plan thread */
+    int64_t allowed_bytes;            /* below 0: a large expert was read */
     /* guarded by efs.lock */
     uint8_t *where;              /* [experts]: bits above */
     uint64_t number, kept_bytes; /* kept_bytes: of those below `next` that are in memory */
@@ -52,26 +45,6 @@ static void take(struct efs *fs, const char *text, size_t bytes);
 static void refuse(struct efs *fs, const char *why);
 
 /* ---- opening ---- */
-
-/* Opens the folder, so that a mount above it changes nothing. The file may be written later. */
-static errint_t open_folder(struct efs_placed *p, const char *path, struct efs_error *err)
-{
-    const char *slash = strrchr(path, '/');
-    const size_t bytes = slash ? (size_t)(slash - path) : 0;
-    char folder[4096];
-    struct stat st;
-    p->file = slash ? slash + 1 : path;
-    if (bytes >= sizeof(folder) || !*p->file)
-        return efs_fail(err, -EINVAL, "option placement: %s: not a file", path);
-    snprintf(folder, sizeof(folder), "%.*s", (int)bytes, path);
-    p->folder = efs_sys_open(bytes ? folder : slash ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    const int fd = p->folder < 0 ? p->folder : efs_regular_open(p->folder, p->file, 0, &st);
-    if (fd >= 0)
-        efs_sys_close(fd);
-    if (fd >= 0 || (fd == -ENOENT && p->folder >= 0))
-        return 0;
-    return efs_fail(err, fd, "option placement: %s: %s", path, fd == -EINVAL ? "not a regular file" : strerror(-fd));
-}
 
 errint_t efs_placed_open(struct efs *fs, struct efs_error *err)
 {
@@ -86,7 +59,8 @@ errint_t efs_placed_open(struct efs *fs, struct efs_error *err)
     struct efs_placed *p = fs->placed = efs_sys_calloc(1, sizeof(*p));
     if (!p)
         return efs_fail(err, -ENOMEM, "no memory");
-    *p = (struct efs_placed){.folder = -1, .file = path, .next = fs->store->expert_count};
+    const char *slash = efs_is_rados(path) ? NULL : strrchr(path, '/');
+    *p = (struct efs_placed){.file = slash ? slash + 1 : path, .next = fs->store->expert_count};
     p->where = efs_sys_calloc(fs->store->expert_count, 1);
     if (!p->where)
         return efs_fail(err, -ENOMEM, "no memory");
@@ -97,40 +71,34 @@ errint_t efs_placed_open(struct efs *fs, struct efs_error *err)
     if (!efs_server_name_valid(p->server) || (fs->options.server && strcmp(p->server, fs->options.server) != 0))
         return efs_fail(err, -EINVAL, "server=%s: not a name of 1 to %u letters, digits, '.', '_' and '-'",
                         fs->options.server ? fs->options.server : p->server, EFS_SERVER_NAME_BYTES - 1);
-    p->pooled = efs_is_rados(path);
-    if (!p->pooled)
-        return open_folder(p, path, err);
-    struct efs_rados address;
-    errint_t rc = efs_rados_parse(path, &address, err);
-    if (rc < 0)
-        return rc;
-    rc = efs_placed_pool_start(fs, path, p->server, take, refuse, &p->pool);
-    return rc < 0 ? efs_fail(err, rc, "option placement: %s: cannot start its thread: %s", path, strerror(-rc)) : 0;
+    static const struct efs_placed_calls calls = {take, refuse};
+    return efs_placed_thread_start(fs, path, p->server, &calls, &p->thread, err);
 }
 
 void efs_placed_stop(struct efs *fs)
 {
-    if (!fs->placed || !fs->placed->pool)
+    if (!fs->placed || !fs->placed->thread)
         return;
-    efs_placed_pool_stop(fs->placed->pool);
-    fs->placed->pool = NULL;
+    efs_placed_thread_stop(fs->placed->thread);
+    fs->placed->thread = NULL;
 }
 
-void efs_placed_counts(struct efs *fs, const struct efs_history *history)
+bool efs_placed_counts(struct efs *fs, const struct efs_history *history)
 {
     size_t bytes;
-    if (!fs->placed || !fs->placed->pool)
-        return;
+    if (!fs->placed || !fs->placed->thread)
+        return false;
     void *data = efs_counts_pack(fs->store->sb.content_hash, history, &bytes);
     if (data)
-        efs_placed_pool_count(fs->placed->pool, data, bytes);
+        efs_placed_thread_count(fs->placed->thread, data, bytes);
+    return data && !efs_is_rados(fs->options.placement);
 }
 
 void efs_placed_close(struct efs *fs)
 {
     if (!fs->placed)
         return;
-    efs_placed_close_in_child(fs);
+    efs_placed_stop(fs);
     free(fs->placed->where);
     free(fs->placed);
     fs->placed = NULL;
@@ -138,8 +106,8 @@ void efs_placed_close(struct efs *fs)
 
 void efs_placed_close_in_child(struct efs *fs)
 {
-    if (fs->placed && fs->placed->folder >= 0)
-        efs_sys_close(fs->placed->folder);
+    if (fs->placed && fs->placed->thread)
+        efs_placed_thread_close_in_child(fs->placed->thread);
 }
 
 /* ---- another placement ---- */
@@ -261,40 +229,6 @@ static void take(struct efs *fs, const char *text, size_t bytes)
     efs_placement_free(&placement);
 }
 
-static bool is_same(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
-           a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
-}
-
-static void look(struct efs *fs)
-{
-    struct efs_placed *p = fs->placed;
-    struct stat st;
-    char *text;
-    size_t bytes;
-    int fd = efs_regular_open(p->folder, p->file, 0, &st);
-    if (fd < 0) {
-        if (fd != p->missing)
-            refuse(fs, strerror(-fd));
-        p->missing = fd;
-        p->seen = (struct stat){.st_ino = 0};
-        return;
-    }
-    p->missing = 0;
-    if (!is_same(&st, &p->seen)) {
-        errint_t rc = efs_placement_read(fd, &text, &bytes);
-        if (rc < 0)
-            refuse(fs, strerror(-rc));
-        else
-            take(fs, text, bytes);
-        free(text);
-        p->seen = st;
-    }
-    efs_sys_close(fd);
-}
-
 /* ---- reads; lock held ---- */
 
 /* An expert that cannot be read, which was logged, is not read again until the next placement. */
@@ -367,8 +301,6 @@ void efs_placed_turn(struct efs *fs)
     struct efs_placed *p = fs->placed;
     const uint64_t now = efs_now_ns();
     const bool due = p->look_ns == 0 || now - p->look_ns >= LOOK_NS;
-    if (due && !p->pooled)
-        look(fs);
     if (due)
         p->look_ns = now;
     const uint64_t passed = p->turn_ns && now - p->turn_ns < LOOK_NS ? now - p->turn_ns : LOOK_NS;

@@ -208,13 +208,13 @@ static void thread_save(struct efs_plan_thread *s)
     efs_history_add(&all, &s->recent);
     uint64_t requests = s->requests;
     efs_unlock(fs);
-    const bool save = !fs->options.no_state && (requests != s->saved_requests || fs->placed);
+    const bool save =
+        !efs_placed_counts(fs, &all) && !fs->options.no_state && (requests != s->saved_requests || fs->placed);
     errint_t rc = save ? efs_counts_save(fs->store->sb.content_hash, &all, &err) : 0;
     if (rc == 0)
         s->saved_requests = requests;
     else
         efs_log(fs, EFS_LOG_WARNING, "the counts are not saved: %s", err.text);
-    efs_placed_counts(fs, &all);
     efs_history_free(&all);
 }
 
@@ -531,11 +531,12 @@ errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
     fs->plan_thread = s;
     efs_machine_open(&s->machine);
     errint_t rc = efs_cache(fs)->policy ? plan_thread_prepare(s, err) : 0;
-    if (rc == 0)
-        rc = efs_placed_open(fs, err);
     if (rc < 0)
         return rc;
-    efs_budget_cut(fs);
+    efs_budget_cut(fs); /* before there is a thread */
+    rc = efs_placed_open(fs, err);
+    if (rc < 0)
+        return rc;
     rc = efs_thread_start(plan_thread_run, s, "efs-plan", &s->thread);
     s->started = rc == 0;
     return rc < 0 ? efs_fail(err, rc, "cannot start the planner: %s", strerror(-rc)) : 0;

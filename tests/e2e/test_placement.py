@@ -211,6 +211,41 @@ check("a minute old", ", 1 minute old: " in ctl("cluster", store, placement).std
 left.unmount()
 right.unmount()
 
+print("-- a folder that does not answer")
+
+
+def hangs():
+    """The placement is in a filesystem whose program is stopped: the mount plans on, and ends."""
+    below, hung = scratch("below"), scratch("hung")
+    for folder in (below, hung):
+        os.mkdir(folder)
+    shutil.copy(placement, f"{below}/placement")
+    quirkfs = subprocess.Popen([program("tests/e2e/quirkfs"), below, hung])
+    try:
+        if not wait_until(lambda: is_mounted(hung) or quirkfs.poll() is not None) or quirkfs.poll() is not None:
+            note("quirkfs was not mounted")
+            return
+        mount = serve("left", f",placement={hung}/placement,server=left", folder=scratch("hung-states"))
+        check("it takes the placement", wait_until(lambda: state_of(mount)["placement_number"] != "0", 60), state_of(mount))
+        suspend(quirkfs.pid)
+        check("its thread waits", wait_until(lambda: any("fuse_simple_request" in stack for _, stack in mount.threads().values()), 60), mount.threads())
+        for budget in ("48M", "56M"):
+            plans = mount.count("plans")
+            ctl("set", mount.path, f"budget={budget}")
+            check(f"{budget}: it plans", wait_until(lambda: mount.count("plans") > plans, 60), mount.threads())
+        check("the files are the files", reading_errors(mount, source) == set())
+        mount.unmount("unmounted meanwhile")
+        check("which is said", "its folder does not answer: the counts are not saved" in mount.log_text(), mount.log_text()[-500:])
+    finally:
+        quirkfs.send_signal(signal.SIGCONT)
+        if is_mounted(hung):
+            run("umount", "-l", hung)
+        quirkfs.wait(60)
+
+
+if os.geteuid() == 0:
+    hangs()
+
 print("-- wrong usage")
 for words in (("cluster",), ("cluster", store), ("cluster", "plan", store, placement), ("cluster", "--rule", "prism", store, placement),
               ("cluster", "plan", "--counts", states, "--servers", "left", store, placement),

@@ -14,6 +14,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LAYERS 3u
@@ -347,6 +348,8 @@ TEST(wrong_ones_change_nothing)
     WAIT_FOR(warnings("File too large: placement 1 stays") == 1);
     unlink(path);
     WAIT_FOR(warnings("No such file or directory: placement 1 stays") == 1);
+    assert_int_equal(mkfifo(path, 0600), 0); /* is not waited for */
+    WAIT_FOR(warnings("Invalid argument: placement 1 stays") == 1);
     assert_int_equal(value_of(fs, "placement_number"), 1);
     assert_true(are_held(fs, 0x3));
     assert_false(is_held(fs, 4));
@@ -354,7 +357,7 @@ TEST(wrong_ones_change_nothing)
 
     write_placement(hash, 4, 0x30);
     WAIT_FOR(value_of(fs, "placement_number") == 4 && value_of(fs, "placement_held") == 2);
-    assert_int_equal(warnings("stays"), 5); /* one line each */
+    assert_int_equal(warnings("stays"), 6); /* one line each */
     efs_close(fs);
 }
 
