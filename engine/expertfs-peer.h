@@ -20,7 +20,7 @@ struct efs_peer_server;
 struct efs_peer_server_stats {
     uint64_t connections, refused; /* accepted; of another key, store or version, or too many at a time */
     uint64_t requests, vectors;    /* answered; vectors that were sent */
-    uint64_t bad;                  /* messages with wrong lengths or numbers; their connections were closed */
+    uint64_t bad;                  /* messages with wrong lengths or numbers, or cut; their connections were closed */
     uint64_t failed;               /* requests that were answered by an error */
 };
 

@@ -249,8 +249,10 @@ static void serve(const struct connection *c, struct efs_tls *tls)
             rc = -EBADMSG;
         void *body = rc == 0 ? efs_sys_malloc(head.bytes) : NULL;
         const struct timespec until = efs_from_now(BODY_MS * INT64_C(1000000));
-        if (rc == 0)
-            rc = body ? efs_tls_receive(tls, body, head.bytes, &until) : -ENOMEM;
+        if (rc == 0 && !body)
+            rc = -ENOMEM;
+        else if (rc == 0 && efs_tls_receive(tls, body, head.bytes, &until) < 0)
+            rc = -EBADMSG; /* half a message */
         if (rc == 0)
             rc = answer(s, tls, body, head.bytes);
         free(body);

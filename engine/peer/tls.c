@@ -251,10 +251,9 @@ errint_t efs_tls_receive(struct efs_tls *tls, void *bytes, size_t count, const s
 {
     for (size_t done = 0; done < count;) {
         ssize_t n = calls.record_recv(tls->session, (uint8_t *)bytes + done, count - done);
-        if (n == 0)
-            return -ECONNRESET;
-        if ((n = tls_moved(tls, n, POLLIN, until)) < 0)
-            return (errint_t)n;
+        n = n == 0 ? -ECONNRESET : tls_moved(tls, n, POLLIN, until);
+        if (n < 0)
+            return done ? -EBADMSG : (errint_t)n;
         done += (size_t)n;
     }
     return 0;

@@ -28,8 +28,8 @@ errint_t efs_tls_new(int fd, bool server, const struct efs_peer_key *key, const 
 void efs_tls_free(struct efs_tls *tls); /* before the socket is closed; NULL is fine */
 /* Bytes that were received and not taken yet: poll(2) does not know of them. */
 size_t efs_tls_pending(const struct efs_tls *tls);
-/* Sends or receives all of it. until: NULL for no limit. 0; -ETIMEDOUT, -ECONNRESET (the other end has closed), -EIO:
- * the connection can then not be used any more. */
+/* Sends or receives all of it. until: NULL for no limit. 0; -ETIMEDOUT, -ECONNRESET (the other end has closed), -EIO,
+ * -EBADMSG (only a part was received): the connection can then not be used any more. */
 errint_t efs_tls_send(struct efs_tls *tls, const void *bytes, size_t count, const struct timespec *until);
 errint_t efs_tls_receive(struct efs_tls *tls, void *bytes, size_t count, const struct timespec *until);
 

@@ -244,24 +244,117 @@ TEST(test_other_key_or_store)
     host_end(&h);
 }
 
+/* A connection of a caller that has the key and the store. */
+static struct efs_tls *connect_as_caller(const struct host *h, int *fd)
+{
+    struct efs_peer_key key;
+    struct efs_tls *tls;
+    uint64_t hash;
+    assert_int_equal(efs_client_hash(h->s.client, &hash, NULL), 0);
+    assert_int_equal(efs_peer_key_read(key_path, &key, NULL), 0);
+    struct {
+        struct efs_wire_head head;
+        struct efs_wire_hello hello;
+    } hello = {{EFS_WIRE_HELLO, sizeof(hello.hello)}, {.version = EFS_WIRE_VERSION, .store = hash}}, welcome;
+    *fd = connect_to(h);
+    assert_int_equal(efs_tls_new(*fd, false, &key, NULL, &tls, NULL), 0);
+    assert_int_equal(efs_tls_send(tls, &hello, sizeof(hello), NULL), 0);
+    assert_int_equal(efs_tls_receive(tls, &welcome, sizeof(welcome), NULL), 0);
+    return tls;
+}
+
+/* Messages that end before their length: each is counted. An end between messages is none. */
+TEST(test_half_messages)
+{
+    struct host h = serve_peers(key_path);
+    static const size_t sent[] = {4, 8, 9, 300};
+    for (unsigned i = 0; i < 5; i++) {
+        int fd;
+        struct efs_tls *tls = connect_as_caller(&h, &fd);
+        uint8_t message[400] = {0};
+        const struct efs_wire_head head = {EFS_WIRE_REQUEST, 1000};
+        memcpy(message, &head, sizeof(head));
+        if (i < 4)
+            assert_int_equal(efs_tls_send(tls, message, sent[i], NULL), 0);
+        shutdown(fd, SHUT_RDWR);
+        efs_tls_free(tls);
+        close(fd);
+        wait_for(&h, 0, i < 4 ? i + 1 : 4);
+    }
+    struct caller c = call(efs_peer_server_port(h.server), key_path); /* it still serves */
+    wait_ready(&c);
+    prefer_peer(&c, 100);
+    same_bits(&c, EFS_ACTIVATION_F32, 2);
+    assert_int_equal(stats_of(&c).remote, pairs_of(2));
+    serve_end(&c.s);
+    host_end(&h);
+}
+
+/* Forwards a connection, and keeps what the caller has sent. */
+struct recorder {
+    int listener, server;
+    uint8_t bytes[1 << 20];
+    size_t count;
+};
+
+static void *record(void *arg)
+{
+    static uint8_t buffer[65536];
+    struct recorder *r = arg;
+    struct pollfd fds[] = {{.fd = r->listener, .events = POLLIN}, {.fd = r->server, .events = POLLIN}};
+    poll(fds, 1, -1);
+    fds[0].fd = accept4(r->listener, NULL, NULL, 0);
+    for (;;) {
+        poll(fds, 2, -1);
+        const int from = fds[0].revents ? 0 : 1;
+        ssize_t n = recv(fds[from].fd, buffer, sizeof(buffer), 0);
+        if (n <= 0)
+            break;
+        assert_int_equal(send(fds[!from].fd, buffer, (size_t)n, MSG_NOSIGNAL), n);
+        if (from == 0 && r->count + (size_t)n <= sizeof(r->bytes)) {
+            memcpy(r->bytes + r->count, buffer, (size_t)n);
+            r->count += (size_t)n;
+        }
+    }
+    close(fds[0].fd);
+    close(r->server);
+    return NULL;
+}
+
+/* What a caller has sent is worth nothing on another connection. */
+TEST(test_replay)
+{
+    struct host h = serve_peers(key_path);
+    static struct recorder r;
+    pthread_t thread;
+    r.server = connect_to(&h);
+    assert_int_equal(efs_peer_listen("127.0.0.1:0", &r.listener, NULL), 0);
+    assert_int_equal(pthread_create(&thread, NULL, record, &r), 0);
+    struct caller c = call(efs_peer_port(r.listener), key_path);
+    wait_ready(&c);
+    prefer_peer(&c, 100);
+    same_bits(&c, EFS_ACTIVATION_F32, 2);
+    assert_int_equal(stats_of(&c).remote, pairs_of(2));
+    serve_end(&c.s);
+    pthread_join(thread, NULL);
+    close(r.listener);
+    assert_int_equal(served_by(&h).requests, 1);
+    int fd = connect_to(&h);
+    assert_int_equal(send(fd, r.bytes, r.count, MSG_NOSIGNAL), r.count);
+    wait_for(&h, 1, 0);
+    close(fd);
+    assert_int_equal(served_by(&h).requests, 1);
+    host_end(&h);
+}
+
 /* Messages of a caller that has the key. */
 TEST(test_wrong_messages)
 {
     struct host h = serve_peers(key_path);
-    struct efs_peer_key key;
-    uint64_t random = 3, hash;
-    assert_int_equal(efs_client_hash(h.s.client, &hash, NULL), 0);
-    assert_int_equal(efs_peer_key_read(key_path, &key, NULL), 0);
+    uint64_t random = 3;
     for (unsigned i = 0; i < 40; i++) {
-        struct efs_tls *tls;
-        struct {
-            struct efs_wire_head head;
-            struct efs_wire_hello hello;
-        } hello = {{EFS_WIRE_HELLO, sizeof(hello.hello)}, {.version = EFS_WIRE_VERSION, .store = hash}}, welcome;
-        int fd = connect_to(&h);
-        assert_int_equal(efs_tls_new(fd, false, &key, NULL, &tls, NULL), 0);
-        assert_int_equal(efs_tls_send(tls, &hello, sizeof(hello), NULL), 0);
-        assert_int_equal(efs_tls_receive(tls, &welcome, sizeof(welcome), NULL), 0);
+        int fd;
+        struct efs_tls *tls = connect_as_caller(&h, &fd);
         const uint32_t token = 0;
         const struct efs_wire_expert expert = {1, 1};
         struct efs_wire_request r = {.id = 5, .experts = 1, .tokens = 1, .hidden = HIDDEN, .pairs = 1, .rows = HIDDEN};
