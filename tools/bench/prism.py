@@ -17,6 +17,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -203,7 +204,7 @@ class Bench:
         seconds, remote, local, failed = [], 0, 0, 0
         for server, task in zip(servers, self.tasks):
             requests = task.requests(planned)[:self.options.requests]
-            took, there, here, lost = server.ask("run", task.prompt, [ids.tolist() for ids in requests])
+            took, there, here, lost, _ = server.ask("run", task.prompt, [ids.tolist() for ids in requests])
             seconds, remote, local, failed = seconds + took, remote + there, local + here, failed + lost
         return seconds, remote / (remote + local), failed
 
@@ -211,6 +212,19 @@ class Bench:
         with self.started(placement) as servers:
             self.serve(servers, True)
             return self.serve(servers)
+
+
+    def killed(self, placement):
+        """Kills a peer while the first server serves. (longest pass meanwhile, before; requests to peers that failed)"""
+        with self.started(placement) as servers:
+            self.serve(servers, True)
+            words = "run", self.tasks[0].prompt, [ids.tolist() for ids in self.tasks[0].requests(False)[:self.options.requests]]
+            seconds, _, _, _, before = servers[0].ask(*words)
+            timer = threading.Timer(sum(seconds) / 2, servers[1].processes[-1].kill)
+            timer.start()
+            _, _, _, lost, longest = servers[0].ask(*words)
+            timer.join()
+        return longest, before, lost
 
 
 def main():
@@ -223,6 +237,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=20, help="of a request (20)")
     parser.add_argument("--requests", type=int, default=4, help="of a server (4)")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--kill", action="store_true", help="only the longest token while a peer is killed, with EPLB's placement")
     options = parser.parse_args()
     if os.geteuid() or not all(map(shutil.which, ("nginx", "zstd", "nsenter", "cc"))):
         print("root, nginx, zstd and cc are needed")
@@ -233,6 +248,8 @@ def main():
         bench = Bench(options, servers, tasks)
         times = {name: 0.0 for name in ("layer_s", "layer_token_s", "expert_s", "expert_token_s", "latency_s")}
         simulator = Simulator(tasks, bench.slots, {**times, "bytes_per_second": options.mbps * 125e3, "token_bytes": 4 * 1024})
+        if options.kill:
+            return report_killed(bench, [bench.killed(simulator.place("eplb")) for _ in range(options.rounds)])
         remote_s, read_s = bench.calibrate(simulator)
         placements = {rule: simulator.ours() if rule == "ours" else simulator.place(rule) for rule in RULES}
         found = {rule: [] for rule in RULES}
@@ -240,6 +257,14 @@ def main():
             for rule in list(RULES)[::-1 if turn % 2 else 1]:
                 found[rule].append(bench.served(placements[rule]))
         report(bench, found, remote_s / read_s, {rule: simulator.run(placement, False) for rule, placement in placements.items()})
+
+
+def report_killed(bench, found):
+    rows = Rows("prism", row="killed", input=bench.input, limit=f"{bench.options.memory}%, {bench.options.mbps} Mbit/s")
+    longest, before, lost = zip(*found)
+    rows.values(longest, ours="a peer is killed", what="longest token", unit="s")
+    rows.values(before, ours="before", what="longest token", unit="s")
+    print(f"longest token, s: {spread(longest, 3)} while a peer is killed, {spread(before, 3)} before; requests to peers that failed: {sum(lost)}")
 
 
 def report(bench, found, product_ratio, simulated):

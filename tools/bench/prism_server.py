@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """prism_server.py MNT KEY: the runtime of one of prism.py's servers, on its mount. Reads commands as lines of JSON, and answers each:
 ["load", [[layer, expert], ...]]; ["peers", "HOST:PORT,..."]; ["run", prompt, requests as lists, [tokens][layers][chosen]] answers the
-seconds of each request, and vectors of peers and of this machine; ["time", layer, experts, tokens, rounds] answers the seconds of a mixture."""
+seconds of each request, vectors of peers and of this machine, requests to peers that failed, and the longest pass; ["time", layer, experts, tokens, rounds] answers the seconds of a mixture."""
 import ctypes
 import json
 import os
@@ -59,17 +59,20 @@ class Runtime:
         return stats
 
     def run(self, prompt, requests):
-        before, seconds = self.stats(), []
+        before, seconds, longest = self.stats(), [], 0
         for ids in requests:
             ids = np.array(ids, dtype=np.int32)
-            made = [(layer, self.mixture(np.ascontiguousarray(ids[begin:end, layer])))
-                    for begin, end in ((0, prompt), *((at, at + 1) for at in range(prompt, len(ids)))) for layer in range(ids.shape[1])]
-            begin = time.monotonic()
-            for layer, (mixture, _memory) in made:
-                self.run_mixture(layer, mixture)
-            seconds.append(time.monotonic() - begin)
+            passes = [[self.mixture(np.ascontiguousarray(ids[begin:end, layer])) for layer in range(ids.shape[1])]
+                      for begin, end in ((0, prompt), *((at, at + 1) for at in range(prompt, len(ids))))]
+            ends = [time.monotonic()]
+            for layers in passes:
+                for layer, (mixture, _memory) in enumerate(layers):
+                    self.run_mixture(layer, mixture)
+                ends.append(time.monotonic())
+            seconds.append(ends[-1] - ends[0])
+            longest = max(longest, *np.diff(ends).tolist())
         after = self.stats()
-        return seconds, after.remote - before.remote, after.local - before.local, after.failed - before.failed
+        return seconds, after.remote - before.remote, after.local - before.local, after.failed - before.failed, longest
 
     def time(self, layer, experts, tokens, rounds):
         mixture, _memory = self.mixture(np.array([experts] * tokens, dtype=np.int32))
