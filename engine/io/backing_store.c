@@ -78,6 +78,7 @@ static void backed_attach(struct efs_store *store, struct efs_store_backed *back
 {
     store->backed = backed;
     store->backed_close = backed_close;
+    store->backed_said = backed->said;
 }
 
 errint_t efs_store_open_backing(const char *name, uint64_t bytes, const struct stat *st, struct efs_backing *backing,

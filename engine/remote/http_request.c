@@ -400,7 +400,14 @@ void efs_http_request_ended(struct efs_http_request *r, CURLcode code)
         return;
     }
     if (!r->judged) {
-        if (r->answer.header_bytes > EFS_ANSWER_HEADER_BYTES)
+        long proxy = 0;
+        h->curl.easy_getinfo(r->easy, CURLINFO_HTTP_CONNECTCODE, &proxy);
+        if (proxy >= 300)
+            request_fail(
+                r, -EACCES,
+                "the proxy refuses the connection (%ld)\nhint: https_proxy names another, no_proxy hosts without one",
+                proxy);
+        else if (r->answer.header_bytes > EFS_ANSWER_HEADER_BYTES)
             request_fail(r, -EIO, "the server sends more than %u KiB of headers", EFS_ANSWER_HEADER_BYTES >> 10);
         else if (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL)
             request_fail(r, -EINVAL, "%s", h->curl.easy_strerror(code));

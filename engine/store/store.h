@@ -39,6 +39,7 @@ struct efs_store {
     void *read_arg;
     struct efs_store_backed *backed; /* queue and backing that the store owns (io/backing_store.c); may be NULL */
     void (*backed_close)(struct efs_store_backed *backed);
+    const char *backed_said; /* why its last reads failed, a line and a hint, or ""; NULL without a backing */
     struct efs_plain *plain; /* NULL: a store that was packed; else chunks start anywhere, and have no checksums */
     void (*plain_close)(struct efs_plain *plain);
     int fd;                  /* opened without O_DIRECT; -1: no file */

@@ -394,6 +394,8 @@ static errint_t fail_damaged(const struct efs_store *store, const struct efs_swe
               (v->sm_bytes && !shard->e_error && efs_hash(v->sm, v->sm_bytes) != store->shards[shard->shard].sm_hash);
     char place[800];
     errint_t rc = shard->e_error ? shard->e_error : shard->sm_error ? shard->sm_error : -EUCLEAN;
+    if (rc != -EUCLEAN && store->backed_said && *store->backed_said)
+        return efs_fail(err, rc, "%s", store->backed_said);
     efs_store_name_chunk(store, shard->object, shard->shard, sm, place, sizeof(place));
     return efs_fail(err, rc, "%s: %s", place,
                     rc == -EUCLEAN ? "damaged\nhint: copy or download the store again, or pack the checkpoint again"

@@ -114,6 +114,9 @@ errint_t efs_store_verify(struct efs_store *store, bool decode, unsigned threads
     *damaged_chunks = v.damaged_chunks;
     if (rc < 0 || v.damaged_chunks == 0)
         return rc;
+    if (v.read_error && store->backed_said && *store->backed_said)
+        return efs_fail(err, v.read_error, "%llu damaged chunk%s: %s", (unsigned long long)v.damaged_chunks,
+                        v.damaged_chunks == 1 ? "" : "s", store->backed_said);
     return efs_fail(err, v.read_error ? v.read_error : -EUCLEAN,
                     "%s: %llu damaged chunk%s\nhint: copy or download it again, or pack the checkpoint again",
                     store->path, (unsigned long long)v.damaged_chunks, v.damaged_chunks == 1 ? "" : "s");

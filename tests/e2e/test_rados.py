@@ -168,6 +168,14 @@ check("late objects are waited for", failures(mount) == set())
 faults()
 mount.unmount()
 
+for fault, text in (("missing", "missing"), ("short", "shorter than it should be"), ("eio", "Input/output error")):
+    faults(f"{fault} {small[5]}")
+    for words in (("verify",), ("unpack", scratch(f"unpacked-{fault}"))):
+        result = ctl(words[0], SMALL_OBJECTS, *words[1:])
+        check(f"{fault}: {words[0]} names the object", result.returncode == 1 and f"{SMALL_OBJECTS}: object {small[5]}: {text}" in result.stderr and
+              len(result.stderr.splitlines()) <= 2, result.stderr)
+    faults()
+
 print("-- ends while objects are silent")
 mount = Mount(SMALL_OBJECTS, OPTIONS)
 faults(*(f"silent {name}" for name in small))
