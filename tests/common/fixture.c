@@ -5,11 +5,11 @@
 #include "patience.h"
 #include "random.h"
 #include "sync_calls.h"
+#include "tree.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,15 +40,9 @@ void fixture_begin(struct fixture *f)
     assert_int_equal(mkdir(f->source, 0755), 0);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st, (void)type, (void)ftw;
-    return remove(path);
-}
-
 void fixture_end(struct fixture *f)
 {
-    nftw(f->directory, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    tree_remove(f->directory);
 }
 
 int fixture_teardown(void **state)
@@ -416,13 +410,12 @@ void fixture_set_and_plan(struct efs *fs, const char *name, const char *value)
     assert_true(s.plans > before);
 }
 
-void fixture_flip(const char *path, long at)
+unsigned char *fixture_noise(size_t bytes)
 {
-    FILE *f = fopen(path, "r+");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, at, SEEK_SET), 0);
-    int byte = getc(f);
-    assert_int_equal(fseek(f, at, SEEK_SET), 0);
-    putc(byte ^ 1, f);
-    assert_int_equal(fclose(f), 0);
+    uint64_t state = 1;
+    unsigned char *data = malloc(bytes);
+    assert_non_null(data);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (unsigned char)(fixture_random(&state) >> 56);
+    return data;
 }

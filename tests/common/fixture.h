@@ -86,7 +86,7 @@ unsigned fixture_open_fds(void);
 /* Number of entries of a directory, including "." and "..". */
 unsigned fixture_entry_count(const char *directory);
 uint64_t fixture_random(uint64_t *state);
-/* Flips the lowest bit of a file's byte. */
-void fixture_flip(const char *path, long at);
+/* Random bytes; the caller frees them with free(). */
+unsigned char *fixture_noise(size_t bytes);
 
 #endif

@@ -12,9 +12,11 @@
 
 #include "test.h"
 #include "container.h"
+#include "fixture.h"
 #include "local.h"
 #include "queue.h"
 #include "stats.h"
+#include "tree.h"
 
 #define PAGE 4096u
 #define SOURCE_PAGES 4096u
@@ -33,6 +35,7 @@ struct memory {
 };
 
 static uint8_t *source;
+static struct fixture place;
 static char folder[300];
 
 static bool is_fill(struct memory *m, const struct efs_backing_read *read)
@@ -156,6 +159,13 @@ static struct line *line_begin(uint64_t size)
     return l;
 }
 
+/* Without the copy of the line before. */
+static struct line *new_line(uint64_t size)
+{
+    tree_remove(folder);
+    return line_begin(size);
+}
+
 static void line_end(struct line *l)
 {
     efs_local_fill(l->local, EFS_LOCAL_FILL_OFF);
@@ -207,15 +217,6 @@ static unsigned read_random(struct line *l, uint64_t random)
     return failed;
 }
 
-static void remove_copy(void)
-{
-    char path[400];
-    snprintf(path, sizeof(path), "%s/copy", folder);
-    unlink(path);
-    strcat(path, ".map");
-    unlink(path);
-}
-
 /* Reads everything, until the copy has all pages. */
 static void fill(struct line *l)
 {
@@ -233,8 +234,7 @@ static void fill(struct line *l)
 
 TEST(what_is_there_is_not_read_from_the_source)
 {
-    remove_copy();
-    struct line *l = line_begin(2 * SOURCE_BYTES);
+    struct line *l = new_line(2 * SOURCE_BYTES);
     assert_int_equal(read_random(l, 1), 0);
     fill(l);
     uint64_t before = l->memory.read_bytes, disk = atomic_load(&l->stats.disk_bytes);
@@ -253,8 +253,7 @@ TEST(what_is_there_is_not_read_from_the_source)
 /* The size holds a half: pages are evicted while they are read. */
 TEST(pages_come_and_go)
 {
-    remove_copy();
-    struct line *l = line_begin(SOURCE_BYTES / 2 + (1u << 20));
+    struct line *l = new_line(SOURCE_BYTES / 2 + (1u << 20));
     for (unsigned i = 0; i < 10; i++)
         assert_int_equal(read_random(l, 10 + i), 0);
     assert_true(atomic_load(&l->stats.local_evicted_bytes) > 0 && atomic_load(&l->stats.local_bytes) > 0);
@@ -267,8 +266,7 @@ TEST(pages_come_and_go)
 TEST(damage_is_read_from_the_source)
 {
     char path[400];
-    remove_copy();
-    struct line *l = line_begin(2 * SOURCE_BYTES);
+    struct line *l = new_line(2 * SOURCE_BYTES);
     fill(l);
     uint64_t before = l->memory.read_bytes;
     snprintf(path, sizeof(path), "%s/copy", folder);
@@ -287,8 +285,7 @@ TEST(damage_is_read_from_the_source)
 /* While the copy is filled, a read of the source finds at most one read that fills in flight. */
 TEST(filling_delays_no_read)
 {
-    remove_copy();
-    struct line *l = line_begin(2 * SOURCE_BYTES);
+    struct line *l = new_line(2 * SOURCE_BYTES);
     efs_local_fill(l->local, EFS_LOCAL_FILL_ALL);
     for (unsigned i = 0; efs_local_filling(l->local) != EFS_LOCAL_FILL_OFF; i++)
         assert_int_equal(read_random(l, 100 + i), 0);
@@ -302,8 +299,7 @@ TEST(filling_delays_no_read)
 /* A failed read ends filling. */
 TEST(filling_a_bad_page)
 {
-    remove_copy();
-    struct line *l = line_begin(2 * SOURCE_BYTES);
+    struct line *l = new_line(2 * SOURCE_BYTES);
     l->memory.bad_page = 1000;
     efs_local_fill(l->local, EFS_LOCAL_FILL_ALL);
     while (efs_local_filling(l->local) != EFS_LOCAL_FILL_OFF)
@@ -316,8 +312,7 @@ TEST(filling_a_bad_page)
 /* Reads fail if and only if they need a bad page of the source. */
 TEST(errors_of_the_source)
 {
-    remove_copy();
-    struct line *l = line_begin(2 * SOURCE_BYTES);
+    struct line *l = new_line(2 * SOURCE_BYTES);
     l->memory.bad_page = 1000;
     unsigned failed = read_random(l, 5);
     assert_in_range(failed, 1, READS / 3);
@@ -329,23 +324,17 @@ TEST(errors_of_the_source)
 
 static int setup(void **state)
 {
-    const char *tmp = getenv("TMPDIR");
-    uint64_t random = 1;
     (void)state;
-    source = malloc(SOURCE_BYTES);
-    snprintf(folder, sizeof(folder), "%s/expertfs-local-XXXXXX", tmp ? tmp : "/tmp");
-    if (!source || !mkdtemp(folder))
-        return -1;
-    for (size_t i = 0; i < SOURCE_BYTES; i++)
-        source[i] = (uint8_t)((random = random * 6364136223846793005u + 1442695040888963407u) >> 56);
+    fixture_begin(&place);
+    snprintf(folder, sizeof(folder), "%s/local", place.directory);
+    source = fixture_noise(SOURCE_BYTES);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    remove_copy();
-    rmdir(folder);
+    fixture_end(&place);
     free(source);
     return 0;
 }

@@ -5,8 +5,10 @@
  * EXPERTFS_KILLS: number of kills (50); SEED.
  */
 #include "test.h"
+#include "fixture.h"
 #include "local.h"
 #include "stats.h"
+#include "tree.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -25,6 +27,7 @@
 #define SMALLEST (32u * EFS_LOCAL_BLOCK + 64u * 1024)            /* size that holds 32 blocks and the map */
 
 static uint8_t *source; /* whole blocks: zeros after SOURCE_BYTES */
+static struct fixture place;
 static char folder[300];
 static struct efs_stats_counters stats;
 static unsigned warnings;
@@ -151,20 +154,9 @@ static char *path_of(const char *name)
     return path;
 }
 
-static void flip(const char *name, uint64_t offset)
-{
-    uint8_t byte;
-    int fd = open(path_of(name), O_RDWR);
-    assert_true(fd >= 0 && pread(fd, &byte, 1, (off_t)offset) == 1);
-    byte ^= 0x40;
-    assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
-    close(fd);
-}
-
 static void remove_copy(void)
 {
-    unlink(path_of("0123456789abcdef"));
-    unlink(path_of("0123456789abcdef.map"));
+    tree_remove(folder);
     warnings = 0;
     memset(&stats, 0, sizeof(stats));
 }
@@ -175,7 +167,7 @@ TEST(a_complete_copy_is_the_file)
     struct efs_local *l = open_copy(2 * SOURCE_BYTES);
     assert_true(efs_local_writes(l));
     for (unsigned b = 0; b < BLOCKS; b++)
-        offer(l, b * 64, b == BLOCKS - 1 ? 64 : 64, true);
+        offer(l, b * 64, 64, true);
     assert_int_equal(compare_all(l, false) * (uint64_t)PAGE, (SOURCE_BYTES + PAGE - 1) / PAGE * PAGE);
     assert_int_equal(efs_local_bytes(l), atomic_load(&stats.local_written_bytes));
     efs_local_close(l, false);
@@ -402,8 +394,8 @@ TEST(damage_is_found)
     remove_copy();
     struct efs_local *l = open_copy(SMALLEST);
     offer(l, 0, 128, true);
-    flip("0123456789abcdef", 5 * PAGE + 77);
-    flip("0123456789abcdef.map", PAGE + 9 * sizeof(uint32_t));
+    fixture_damage(path_of("0123456789abcdef"), 5 * PAGE + 77);
+    fixture_damage(path_of("0123456789abcdef.map"), PAGE + 9 * sizeof(uint32_t));
     assert_int_equal(compare_all(l, true), 0); /* one read: the rest is found by the next one */
     assert_true(!has(l, 5) && !has(l, 9) && has(l, 8));
     assert_int_equal(atomic_load(&stats.local_damaged), 2);
@@ -436,7 +428,7 @@ TEST(what_is_no_copy_of_this_source_is_refused)
     efs_local_close(open_copy(SMALLEST), false);
     refused("another", SMALLEST, -EEXIST, "a local copy of another source");
     refused("one", SMALLEST - EFS_LOCAL_BLOCK, -EINVAL, "below the minimum");
-    flip("0123456789abcdef.map", 30);
+    fixture_damage(path_of("0123456789abcdef.map"), 30);
     refused("one", SMALLEST, -EEXIST, "not the map of a local copy, or damaged");
     unlink(path_of("0123456789abcdef.map"));
     refused("one", SMALLEST, -EEXIST, "it has no map");
@@ -492,17 +484,6 @@ static errint_t open_parts(struct efs_local **local)
     return rc < 0 ? rc : efs_local_start(*local);
 }
 
-static void remove_parts(void)
-{
-    char name[16];
-    for (unsigned i = 0; i < PARTS; i++) {
-        snprintf(name, sizeof(name), "part%u", i);
-        unlink(path_of(name));
-        snprintf(name, sizeof(name), "part%u.map", i);
-        unlink(path_of(name));
-    }
-}
-
 static pthread_barrier_t together;
 
 static void *open_together(void *local)
@@ -518,7 +499,7 @@ TEST(one_of_two_that_start_together_writes)
         struct efs_local *locals[2];
         pthread_t threads[2];
         void *failed[2];
-        remove_parts();
+        remove_copy();
         for (unsigned i = 0; i < 2; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, open_together, &locals[i]), 0);
         for (unsigned i = 0; i < 2; i++)
@@ -535,7 +516,7 @@ TEST(one_of_two_that_start_together_writes)
 TEST(a_copy_that_is_not_there_yet)
 {
     struct efs_local *second, *l;
-    remove_parts();
+    remove_copy();
     assert_int_equal(open_parts(&l), 0);
     efs_local_close(l, false);
     int map = open(path_of("part0.map"), O_RDWR);
@@ -556,17 +537,9 @@ TEST(a_copy_that_is_not_there_yet)
     assert_memory_equal(got, source, sizeof(got));
     efs_local_close(second, false);
     efs_local_close(l, false);
-    remove_parts();
 }
 
 /* ---- kills ---- */
-
-static uint64_t next(uint64_t *random)
-{
-    *random ^= *random << 13;
-    *random ^= *random >> 7;
-    return *random ^= *random << 17;
-}
 
 /* Offers runs of pages in random order and fills until it is killed; writes a byte to the pipe after each. */
 static void fill_until_killed(uint64_t random, int pipe)
@@ -575,13 +548,13 @@ static void fill_until_killed(uint64_t random, int pipe)
     for (;;) {
         efs_local_fill(l, EFS_LOCAL_FILL_ALL);
         answer(l, false);
-        uint64_t page = next(&random) % ((BLOCKS - 1) * 64);
-        offer(l, page, 1 + (unsigned)(next(&random) % 400) % (unsigned)((BLOCKS - 1) * 64 - page), false);
-        if (next(&random) % 8 == 0)
+        uint64_t page = fixture_random(&random) % ((BLOCKS - 1) * 64);
+        offer(l, page, 1 + (unsigned)(fixture_random(&random) % 400) % (unsigned)((BLOCKS - 1) * 64 - page), false);
+        if (fixture_random(&random) % 8 == 0)
             efs_local_forget(l, PAGE + page * PAGE, PAGE);
         if (write(pipe, "", 1) != 1)
             _exit(1);
-        usleep((useconds_t)(next(&random) % 2000));
+        usleep((useconds_t)(fixture_random(&random) % 2000));
     }
 }
 
@@ -594,7 +567,7 @@ TEST(a_kill_leaves_no_wrong_page)
     for (unsigned i = 0; i < count; i++) {
         int ends[2], status;
         char byte;
-        uint64_t child_random = next(&random), progress = 1 + next(&random) % 40;
+        uint64_t child_random = fixture_random(&random), progress = 1 + fixture_random(&random) % 40;
         assert_int_equal(pipe(ends), 0);
         fflush(NULL);
         pid_t child = fork();
@@ -607,7 +580,7 @@ TEST(a_kill_leaves_no_wrong_page)
         for (uint64_t n = 0; n < progress; n++)
             if (read(ends[0], &byte, 1) != 1)
                 fail_msg("kill %u: the process ended by itself", i);
-        usleep((useconds_t)(next(&random) % 3000));
+        usleep((useconds_t)(fixture_random(&random) % 3000));
         kill(child, SIGKILL);
         assert_true(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
         close(ends[0]);
@@ -623,25 +596,18 @@ TEST(a_kill_leaves_no_wrong_page)
 
 static int setup(void **state)
 {
-    const char *tmp = getenv("TMPDIR");
-    uint64_t random = 7;
     (void)state;
-    snprintf(folder, sizeof(folder), "%s/expertfs-local-XXXXXX", tmp ? tmp : "/tmp");
-    source = calloc(BLOCKS, EFS_LOCAL_BLOCK);
-    if (!source || !mkdtemp(folder))
-        return -1;
-    for (uint64_t i = 0; i + 8 <= SOURCE_BYTES; i += 8) {
-        uint64_t word = next(&random);
-        memcpy(source + i, &word, 8);
-    }
+    fixture_begin(&place);
+    snprintf(folder, sizeof(folder), "%s/local", place.directory);
+    source = fixture_noise(BLOCKS * EFS_LOCAL_BLOCK);
+    memset(source + SOURCE_BYTES, 0, BLOCKS * EFS_LOCAL_BLOCK - SOURCE_BYTES);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    remove_copy();
-    rmdir(folder);
+    fixture_end(&place);
     free(source);
     return 0;
 }

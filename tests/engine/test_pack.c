@@ -3,19 +3,13 @@
 #include "pack_fixture.h"
 #include "layout.h"
 #include "pack.h"
+#include "tree.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static bool same_trees(const char *a, const char *b)
-{
-    char command[800];
-    snprintf(command, sizeof(command), "diff -r '%s' '%s' >&2", a, b);
-    return system(command) == 0;
-}
 
 /* Unpacks the store into a new directory and compares it with the source. */
 static void unpacks(const struct fixture *f)
@@ -27,7 +21,7 @@ static void unpacks(const struct fixture *f)
     snprintf(out, sizeof(out), "%s/out-%u", f->directory, number++);
     assert_int_equal(efs_store_unpack(store, out, false, 2, NULL, NULL, &err), 0);
     efs_store_close(store);
-    assert_true(same_trees(f->source, out));
+    assert_true(tree_same_bytes(f->source, out));
 }
 
 struct damage {
@@ -461,7 +455,7 @@ TEST(unpack_refuses_overwrites)
     assert_int_equal(unlink(path), 0);
     /* With force, existing files are replaced. */
     assert_int_equal(efs_store_unpack(s, out, true, 2, NULL, NULL, &err), 0);
-    assert_true(same_trees(f.source, out));
+    assert_true(tree_same_bytes(f.source, out));
     assert_int_equal(efs_store_unpack(s, f.store, false, 2, NULL, NULL, &err), -ENOTDIR);
     assert_int_equal(fixture_open_fds(), fds);
     efs_store_close(s);

@@ -466,12 +466,12 @@ TEST(learned_stays)
         struct stat st;
         assert_int_equal(stat(path, &st), 0);
         if (damage[i] >= 0)
-            fixture_flip(path, damage[i]);
+            fixture_damage(path, (uint64_t)damage[i]);
         else
             assert_int_equal(truncate(path, st.st_size - 1), 0);
         assert_true(first_recall() < learned);
         if (damage[i] >= 0)
-            fixture_flip(path, damage[i]);
+            fixture_damage(path, (uint64_t)damage[i]);
     }
     assert_true(learned > 0.9);
     assert_true(nothing < learned);

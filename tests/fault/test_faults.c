@@ -8,6 +8,7 @@
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "sweep.h"
+#include "tree.h"
 #include "sync_calls.h"
 
 #include <fcntl.h>
@@ -94,7 +95,7 @@ static errint_t serve_all(struct efs_error *err)
 
 static errint_t unpack_once(struct efs_error *err)
 {
-    char directory[320], command[700];
+    char directory[320];
     struct efs_store *store;
     errint_t rc = efs_store_open(model.store, &store, err);
     if (rc < 0)
@@ -114,8 +115,7 @@ static errint_t unpack_once(struct efs_error *err)
         assert_memory_equal(got, whole, bytes);
         free(got);
     }
-    snprintf(command, sizeof(command), "rm -rf '%s'", directory);
-    assert_int_equal(system(command), 0);
+    tree_remove(directory);
     return rc;
 }
 

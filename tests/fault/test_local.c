@@ -9,6 +9,7 @@
 #include "local.h"
 #include "stats.h"
 #include "sweep.h"
+#include "tree.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -102,13 +103,7 @@ static errint_t use(struct efs_error *err)
 
 static void remove_copy(void)
 {
-    char path[500];
-    static const char *const names[] = {"copy", "copy.map"};
-    for (unsigned i = 0; i < 2; i++) {
-        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
-        unlink(path);
-    }
-    rmdir(folder);
+    tree_remove(folder);
 }
 
 /* Without faults: the copy opens and is read; every fourth time it is filled again. */
@@ -221,20 +216,16 @@ TEST(power_lost)
 
 static int setup(void **state)
 {
-    uint64_t random = 1;
     (void)state;
     fixture_begin(&place);
     snprintf(folder, sizeof(folder), "%s/local", place.directory);
-    source = malloc(SOURCE_BYTES);
-    for (size_t i = 0; source && i < SOURCE_BYTES; i++)
-        source[i] = (uint8_t)((random = random * 6364136223846793005u + 1442695040888963407u) >> 56);
-    return source ? 0 : -1;
+    source = fixture_noise(SOURCE_BYTES);
+    return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    remove_copy();
     fixture_end(&place);
     free(source);
     return 0;

@@ -7,6 +7,7 @@
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "sweep.h"
+#include "tree.h"
 #include "expertfs-packing-private.h"
 
 #include <sys/wait.h>
@@ -17,6 +18,8 @@
 static struct fixture model;
 static char out[320], folder[340], copy[300];
 static struct efs_pack_report report;
+static unsigned char *packed; /* the store of ordinary packing */
+static size_t packed_bytes;
 
 /* In addition to the common files: one where steps free the start long before they read the end. */
 static int setup(void **state)
@@ -26,7 +29,6 @@ static int setup(void **state)
         {"model.layers.0.self_attn.q_proj.weight", "BF16", 2, {160, 128}, 40960},
         {"model.layers.0.self_attn.v_proj.weight", "BF16", 2, {160, 128}, 40960},
     };
-    char command[900];
     *state = &model;
     fault_clear();
     fixture_begin(&model);
@@ -36,22 +38,23 @@ static int setup(void **state)
     snprintf(out, sizeof(out), "%s/out.efs", model.directory);
     snprintf(folder, sizeof(folder), "%s.reclaim", out);
     snprintf(copy, sizeof(copy), "%s/copy", model.directory);
-    snprintf(command, sizeof(command), "cp -a '%s' '%s'", model.source, copy);
-    assert_int_equal(system(command), 0);
+    tree_copy(model.source, copy);
+    packed = fixture_read(model.store, &packed_bytes);
     return 0;
 }
 
-static int run(const char *format, const char *a, const char *b, const char *c)
+static int teardown(void **state)
 {
-    char command[2000];
-    snprintf(command, sizeof(command), format, a, b, c);
-    return system(command);
+    free(packed);
+    return fixture_teardown(state);
 }
 
 static void begin_anew(void)
 {
-    assert_int_equal(run("rm -rf '%s' '%s' '%s'", model.source, out, folder), 0);
-    assert_int_equal(run("cp -a '%s' '%s'", copy, model.source, ""), 0);
+    tree_remove(model.source);
+    tree_remove(out);
+    tree_remove(folder);
+    tree_copy(copy, model.source);
 }
 
 /* ---- operations that are killed ------------------------------------------------------------------------------- */
@@ -113,12 +116,16 @@ static void some_steps(void)
 
 static bool source_is_whole(void)
 {
-    return run("diff -r '%s' '%s' >%s", model.source, copy, "/dev/null") == 0;
+    return access(model.source, F_OK) == 0 && tree_same(copy, model.source);
 }
 
 static bool is_packed(void)
 {
-    return run("cmp -s '%s' '%s' && ! [ -e '%s' ]", out, model.store, folder) == 0 && access(model.source, F_OK) < 0;
+    size_t bytes;
+    unsigned char *data = fixture_read(out, &bytes);
+    bool same = bytes == packed_bytes && memcmp(data, packed, bytes) == 0;
+    free(data);
+    return same && access(folder, F_OK) < 0 && access(model.source, F_OK) < 0;
 }
 
 static uint64_t some_seed; /* seed that selects which unsynced changes are lost; 0: all */
@@ -338,5 +345,5 @@ int main(void)
 {
     if (access("/dev/shm", W_OK) == 0) /* for thousands of syncs */
         setenv("TMPDIR", "/dev/shm", 0);
-    return TEST_RUN(setup, fixture_teardown);
+    return TEST_RUN(setup, teardown);
 }
