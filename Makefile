@@ -291,7 +291,7 @@ tests-build: all $(TEST_PROGRAMS)
 
 # C tests of `make test`: all with ASan and UBSan; those with several threads with TSan; those of kernels, sched, model,
 # power loss and fork() with threads also without sanitizers, as shipped. Builds with sanitizers do not include the tools.
-SHIPPED := $(filter kernels/% sched/% model/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu,$(TESTS))
+SHIPPED := $(filter kernels/% sched/% model/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu engine/test_orders,$(TESTS))
 THREADED := $(addprefix engine/test_,write_behind backing backing_local backing_rados local local_served client demotion disk ffn ffn_calls gpu gpu_formats prefetcher export_client \
   export_client_coded uncached plan reclaim record sampling serve settled states streams tune_threads warm) \
   expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export

@@ -16,7 +16,7 @@
 #define LAYERS 2
 #define EXPERTS 8
 #define MIB (1ull << 20)
-#define SEEDS 10000
+#define SEEDS (SANITIZED ? 1000 : 10000)
 #define SEEDS_PER_STORE 200
 #define CALLERS 6
 #define ROUNDS 3

@@ -22,7 +22,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define STATES (SANITIZED ? 50000 : 1000000) /* limit for each configuration */
+#define STATES (SANITIZED ? 20000 : 1000000) /* limit for each configuration */
 #define DEPTH_MAX 512u
 #define SAMPLE_EVERY 64u /* see sample() */
 
