@@ -42,6 +42,7 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _mounts = []
 _peers = []
+_children = []  # of at_once()
 _failures = 0
 os.environ["EXPERTFS_PRESSURE"] = os.path.join(SCRATCH, "pressure")  # no such folder: warm=auto reads nothing
 os.environ["EXPERTFS_STATE"] = os.path.join(SCRATCH, "state")  # state of the mounts of this test only
@@ -49,6 +50,8 @@ os.environ["XDG_DATA_HOME"] = os.path.join(SCRATCH, "data")  # stores and mount 
 
 
 def _clean():
+    for child in _children:
+        os.kill(child, signal.SIGKILL)
     for peer in _peers:
         peer.kill()
     for mount in list(_mounts):
@@ -243,6 +246,26 @@ def in_threads(function, arguments, seconds=PATIENCE):
     for thread in threads:
         thread.join(seconds)
     return not any(thread.is_alive() for thread in threads)
+
+
+def at_once(*calls):
+    """Makes each call (function, argument...) in a process of its own, all at the same time; their failures count here."""
+    global _failures
+    for function, *arguments in calls:
+        pid = os.fork()
+        if pid == 0:
+            _failures, status = 0, 1
+            try:
+                function(*arguments)
+                status = int(_failures > 0)
+            except Exception as error:  # any exception is a failure
+                print(f"FAILED {function.__name__}: {type(error).__name__} {error}", flush=True)
+            finally:
+                os._exit(status)
+        _children.append(pid)
+    while _children:
+        _failures += os.waitpid(_children[-1], 0)[1] != 0
+        _children.pop()
 
 
 def as_user(uid, groups, action):
