@@ -33,6 +33,7 @@ PLAIN = os.path.join(ROOT, "build") if SANITIZED else BUILD
 # Seconds until a wait for what must happen fails. It ends at once when that happens; a sanitizer on a slow, busy processor may
 # need 20 times as long as a build without one on an idle one. Smaller limits are for waits that are expected to run out.
 PATIENCE = 240
+COMMAND_SECONDS = 3 * PATIENCE  # of a command, which may compute all the time
 TSAN = "thread" in os.path.basename(BUILD)  # decodes at a tenth of the speed, and a daemon takes some 200 MiB
 
 MNT_FORCE = 1
@@ -91,7 +92,7 @@ class SignalledPacker:
 
     def end(self):
         """Its exit status and output. Sets `calls` to the number of calls, None if it was killed."""
-        said = self.process.communicate(timeout=PATIENCE)[0]
+        said = self.process.communicate(timeout=COMMAND_SECONDS)[0]
         self.calls = int(open(self.counted).read()) if os.path.exists(self.counted) else None
         return self.process.returncode, said
 
@@ -302,7 +303,7 @@ def run_as_nobody(*command):
 
 def run(*command, **more):
     return subprocess.run([str(c) for c in command], capture_output=True, text=True, errors="replace",
-                          timeout=more.pop("timeout", PATIENCE), **more)
+                          timeout=more.pop("timeout", COMMAND_SECONDS), **more)
 
 
 def ctl(*words, **environment):

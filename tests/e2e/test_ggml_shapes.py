@@ -13,13 +13,13 @@ CLIENT = os.path.join(ROOT, "tests", "clients", "ggml_shapes.py")
 def main():
     need_plugin()
     model = scratch("shapes.gguf")
-    made = run(PYTHON, CLIENT, "make", model, timeout=600)
+    made = run(PYTHON, CLIENT, "make", model)
     if made.returncode == 77:
         skip(made.stdout.strip())
     if not check("the weights are made", made.returncode == 0, made.stderr[-1000:]):
         done()
     store = make_store(model)
-    result = run(PYTHON, CLIENT, "unload", model, PLUGIN, env=plugin_environment(store), timeout=300)
+    result = run(PYTHON, CLIENT, "unload", model, PLUGIN, env=plugin_environment(store))
     check("two contexts, freed in turn; unloaded three times", result.returncode == 0 and "unloaded\n" in result.stdout,
           result.stdout[-1500:] + result.stderr[-1500:])
     for threads in ("1", "2", "3"):

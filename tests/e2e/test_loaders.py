@@ -34,7 +34,7 @@ for name in loaders.LOADERS:
     trace = scratch("trace")
     paths = [word for file in files for word in ("-P", mount / os.path.basename(file))]
     before = mount.numbers()
-    ran = run("strace", "-f", "-qq", "-o", trace, "-e", "trace=read,readv,pread64,preadv,preadv2,mmap", *paths, PYTHON, CLIENT, name, mount.path, timeout=500)
+    ran = run("strace", "-f", "-qq", "-o", trace, "-e", "trace=read,readv,pread64,preadv,preadv2,mmap", *paths, PYTHON, CLIENT, name, mount.path)
     after = mount.numbers()
     mount.unmount()
     if ran.returncode == 77:
