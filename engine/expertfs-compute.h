@@ -80,6 +80,10 @@ struct efs_mixture {
     float *y;                  /* [tokens][y_stride], overwritten; zeros for tokens without an expert */
     uint16_t *y_bf16;          /* in place of y, which is then NULL: the sums, rounded to BF16 once */
     enum efs_form form;
+    /* Called by the thread that runs the mixture, every 100 ms while it waits for an expert: whether to end it with
+     * -EINTR. Not of EFS_FORM_DEVICE and EFS_FORM_SHARED. May be NULL. */
+    bool (*interrupted)(void *arg);
+    void *interrupted_arg;
 };
 
 /*

@@ -246,6 +246,10 @@ EFS_API int efs_client_event(struct efs_client_request *request);
  * efs_client_wait_any() and drops. A request that waits for memory holds none.
  */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
+/* For callers that look for signals while they wait: waits as efs_client_wait_any() without a limit or, if all, as
+ * efs_client_wait(), but takes no expert. 0: that call will not block; -EDEADLK, -ECHILD: as that call; -EINTR: not yet
+ * after step_ms (< 0: without a limit); call it again, as the thread is counted as one that waits. */
+EFS_API errint_t efs_client_wait_step(struct efs_client_request *request, bool all, int step_ms);
 /* The tensors of a loaded expert, in the order of its file; valid until it is dropped. -EAGAIN: not loaded yet; the
  * expert's error if it failed; -EINVAL: no such index, or dropped; -ENOMEM. */
 EFS_API errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index,

@@ -103,11 +103,12 @@ static void request_unblock(struct efs_client_request *request)
         request->blocked = EFS_BLOCKED_NONE;
 }
 
-/* Waits until an item was not reported yet, or none is LOADING. until: NULL: without a limit. *next: its index, or
- * count. */
-static errint_t wait_unreported(struct efs_client_request *request, const struct timespec *until, uint32_t *next)
+/* Waits until an item was not reported yet, or none is LOADING. limited: the thread does something else at the end of
+ * the time, else it waits again. *next: the item's index, or count. */
+static errint_t wait_unreported(struct efs_client_request *request, bool limited, const struct timespec *until,
+                                uint32_t *next)
 {
-    bool may_refresh = !until && !request->any_thread;
+    bool may_refresh = !limited && !request->any_thread;
     errint_t rc = 0;
     while ((*next = next_unreported(request)) == request->count && request->loading && rc == 0) {
         if (may_refresh && request->oversize && request->ops->refresh) {
@@ -115,24 +116,43 @@ static errint_t wait_unreported(struct efs_client_request *request, const struct
             may_refresh = false;
             continue;
         }
-        if (!until && !request->blocked && efs_client_blocks(request))
+        if (!limited && !request->blocked && efs_client_blocks(request))
             continue;
-        rc = !until && request_waits_for_itself(request) ? -EDEADLK : request_block(request, until);
+        rc = !limited && request_waits_for_itself(request) ? -EDEADLK : request_block(request, until);
     }
-    if (!until)
+    if (!limited)
         request_unblock(request);
     return rc;
 }
 
+/* Waits until no item is LOADING; -EDEADLK: also if that will not happen before this thread drops some. */
+static errint_t wait_all(struct efs_client_request *request, const struct timespec *until)
+{
+    errint_t rc = 0;
+    if (request->oversize && request->ops->refresh)
+        request->ops->refresh(request);
+    while (request->loading && !request->oversize && rc == 0) {
+        if (!request->blocked && efs_client_blocks(request))
+            continue;
+        rc = request_waits_for_itself(request) ? -EDEADLK : request_block(request, until);
+    }
+    request_unblock(request);
+    return request->loading && rc == 0 ? -EDEADLK : rc;
+}
+
 /* ---- the calls ---- */
 
-errint_t efs_client_wait_first(struct efs_client_request *request)
+errint_t efs_client_wait_step(struct efs_client_request *request, bool all, int step_ms)
 {
+    struct timespec time;
+    const struct timespec *until = efs_deadline(step_ms, &time);
     uint32_t next;
+    if (!request_is_here(request))
+        return -ECHILD;
     pthread_mutex_lock(request->lock);
-    errint_t rc = wait_unreported(request, NULL, &next);
+    errint_t rc = all ? wait_all(request, until) : wait_unreported(request, false, until, &next);
     pthread_mutex_unlock(request->lock);
-    return rc;
+    return rc == -ETIMEDOUT ? -EINTR : rc;
 }
 
 int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status)
@@ -143,7 +163,7 @@ int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint
     if (!request_is_here(request))
         return -ECHILD;
     pthread_mutex_lock(request->lock);
-    int rc = wait_unreported(request, until, &next);
+    int rc = wait_unreported(request, until != NULL, until, &next);
     if (next < request->count) {
         struct efs_client_item *item = item_at(request, next);
         item->reported = true;
@@ -180,17 +200,7 @@ errint_t efs_client_wait(struct efs_client_request *request)
     if (!request_is_here(request))
         return -ECHILD;
     pthread_mutex_lock(request->lock);
-    if (request->oversize && request->ops->refresh)
-        request->ops->refresh(request);
-    while (request->loading && !request->oversize) {
-        if (!request->blocked && efs_client_blocks(request))
-            continue;
-        if (request_waits_for_itself(request))
-            break;
-        request_block(request, NULL);
-    }
-    request_unblock(request);
-    errint_t rc = request->loading ? -EDEADLK : 0;
+    errint_t rc = wait_all(request, NULL);
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = item_at(request, i)->error;
     pthread_mutex_unlock(request->lock);

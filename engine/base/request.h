@@ -83,8 +83,6 @@ static inline void efs_client_request_init(struct efs_client_request *request, c
 
 /* The calling thread is about to wait without a limit. Lock held; returns whether it was released meanwhile. */
 bool efs_client_blocks(struct efs_client_request *request);
-/* Waits until an item can be returned by efs_client_wait_any(), or none will. 0; -EDEADLK: as that function. */
-errint_t efs_client_wait_first(struct efs_client_request *request);
 /* Checks 1 to `most` experts, each once and with tokens. 0; -EINVAL. */
 errint_t efs_request_check(const struct efs_need *needs, uint32_t count, uint32_t most, struct efs_error *err);
 /* Changes the state of an item, with the error of FAILED, and wakes those that wait. Lock held. */

@@ -2,8 +2,9 @@
 /*
  * ffn.c - runs a layer's experts on a team of threads, each expert when it arrives. Threads take blocks of rows of the
  * experts that have arrived: first rows of gate and up, then, when all of these are done, rows of down. If there is no
- * block to take, one thread waits for the next expert and the rest wait for that thread. The outputs are added at the
- * end, in the order of the mixture.
+ * block to take, one thread waits for the next expert and the rest wait for that thread. If it does not come soon, the
+ * caller waits without the team: another mixture may need that, and its thread may hold the memory. The outputs are
+ * added at the end, in the order of the mixture.
  */
 #include "ffn.h"
 #include "expertfs-private.h"
@@ -19,6 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TEAM_WAIT_MS 20          /* for an expert, with the team */
+#define LOOK_MS 100              /* between two calls of efs_mixture.interrupted */
 #define BLOCK_BYTES (512u << 10) /* of a matrix; large against the cost of taking a block, small for balance */
 
 struct ffn {
@@ -31,6 +34,7 @@ struct ffn {
     pthread_cond_t changed;
     _Atomic unsigned changes;            /* incremented at each broadcast of changed; efs_team_spin() polls it */
     bool fetching;                       /* a thread waits for the next expert */
+    bool idle;                           /* all that have arrived are finished: threads leave the team */
     uint32_t left, arrived;              /* experts that are not finished; that were waited for */
     errint_t error;                      /* the first; threads then take no more blocks */
     const struct efs_ffn_expert *failed; /* the expert that it is of */
@@ -366,14 +370,23 @@ static struct efs_ffn_expert *ffn_pop_block(struct ffn *f, bool *down, uint32_t 
     return NULL;
 }
 
-/* Waits for the next expert and prepares it. Releases the lock meanwhile; fetching keeps other threads out. */
+/* Waits for the next expert and prepares it; sets idle if it did not come. Releases the lock meanwhile; fetching keeps
+ * other threads out. */
 static void ffn_wait_expert(struct ffn *f)
 {
     uint32_t index = f->arrived;
     f->fetching = true;
     pthread_mutex_unlock(&f->lock);
     errint_t rc = 0;
-    int got = f->request ? efs_client_wait_any(f->request, -1, &index, &rc) : 1;
+    int got = f->request ? efs_client_wait_any(f->request, TEAM_WAIT_MS, &index, &rc) : 1;
+    if (got == -ETIMEDOUT) {
+        pthread_mutex_lock(&f->lock);
+        f->fetching = false;
+        f->idle = f->left + f->arrived == f->mixture->expert_count;
+        if (f->idle)
+            ffn_broadcast(f);
+        return;
+    }
     if (got < 1)
         rc = got < 0 ? got : -EINVAL; /* 0 cannot happen: each expert is waited for once */
     if (rc == 0)
@@ -392,7 +405,7 @@ static void ffn_work(void *arg, unsigned thread)
 {
     struct ffn *f = arg;
     pthread_mutex_lock(&f->lock);
-    while (f->left && f->error == 0) {
+    while (f->left && f->error == 0 && !f->idle) {
         bool down;
         uint32_t begin, end;
         struct efs_ffn_expert *e = ffn_pop_block(f, &down, &begin, &end);
@@ -475,8 +488,19 @@ static errint_t ffn_begin(struct ffn *f)
     free(needs);
     if (rc < 0)
         return rc;
-    f->request->any_thread = true;            /* threads of the team wait for it, while this one waits for them */
-    return efs_client_wait_first(f->request); /* for memory before the team, which another thread may have */
+    f->request->any_thread = true; /* threads of the team wait for it, while this one waits for them */
+    return 0;
+}
+
+/* Waits for an expert without the team. */
+static errint_t ffn_wait_alone(const struct ffn *f)
+{
+    const struct efs_mixture *m = f->mixture;
+    errint_t rc;
+    do
+        rc = efs_client_wait_step(f->request, false, m->interrupted ? LOOK_MS : -1);
+    while (rc == -EINTR && !m->interrupted(m->interrupted_arg));
+    return rc;
 }
 
 static void ffn_end(struct ffn *f)
@@ -537,13 +561,16 @@ errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, c
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->changed, NULL);
     errint_t rc = ffn_begin(f);
-    if (rc == 0) {
-        efs_team_run(team, ffn_work, f);
-        rc = f->error;
-        if (rc < 0 && !err->text[0])
-            efs_fail(err, rc, "layer %u, expert %u could not be run: %s", from->layer, f->failed->route->expert,
-                     efs_ffn_reason(rc));
+    while (rc == 0 && f->left && f->error == 0) {
+        rc = f->request ? ffn_wait_alone(f) : 0;
+        f->idle = false;
+        if (rc == 0)
+            efs_team_run(team, ffn_work, f);
     }
+    if (f->error < 0 && !err->text[0])
+        efs_fail(err, f->error, "layer %u, expert %u could not be run: %s", from->layer, f->failed->route->expert,
+                 efs_ffn_reason(f->error));
+    rc = rc < 0 ? rc : f->error;
     if (rc == 0) {
         write_results(f);
         ffn_measured(f);

@@ -212,7 +212,8 @@ static bool queue_look_at_drops(struct efs *fs)
         some |= part;
         if (request->base.oversize && !part && !efs_request_is_oversize(fs, request))
             request_set_oversize(request, false);
-        request->in_line = efs_held_some(held) && request->waiting && efs_request_fits_next_to(fs, request, held);
+        request->in_line = efs_held_some(held) && request->waiting &&
+                           (efs_request_fits_next_to(fs, request, held) || efs_request_is_pinned(fs, request));
         if (!part || !request->in_line || was_in_line || !request->next) {
             at = &request->next;
             continue;

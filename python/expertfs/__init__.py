@@ -10,4 +10,4 @@ from .mounts import mount, pack
 from .session import Layer, Session, open
 from .tensor import Expert, Tensor
 
-__all__ = ["Error", "Expert", "Layer", "OutOfMemory", "Session", "Tensor", "mount", "open", "pack"]
+__all__ = ["__version__", "Error", "Expert", "Layer", "OutOfMemory", "Session", "Tensor", "mount", "open", "pack"]

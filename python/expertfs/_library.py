@@ -49,6 +49,7 @@ def check(code: int, text: ErrorText | None = None) -> int:
 
 LOG = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 DONE = CFUNCTYPE(None, c_void_p, c_int, c_size_t)
+INTERRUPTED = CFUNCTYPE(c_bool, c_void_p)
 PROGRESS = CFUNCTYPE(c_bool, c_void_p, c_uint64, c_uint64, c_char_p)
 
 
@@ -85,7 +86,7 @@ class Mixture(Structure):
     _fields_ = [("expert_count", c_uint32), ("experts", c_void_p), ("routing", POINTER(RouterOutput)),
                 ("hidden_act", c_char_p), ("layout", c_uint), ("activation", c_int), ("x", c_void_p), ("tokens", c_uint32),
                 ("hidden", c_uint32), ("x_stride", c_size_t), ("y_stride", c_size_t), ("y", c_void_p),
-                ("y_bf16", c_void_p), ("form", c_int)]
+                ("y_bf16", c_void_p), ("form", c_int), ("interrupted", INTERRUPTED), ("interrupted_arg", c_void_p)]
 
 
 class GpuOptions(Structure):
@@ -131,7 +132,7 @@ CALLS = {
     "efs_client_experts": (c_int, [P, POINTER(POINTER(ListedExpert)), POINTER(c_uint32), POINTER(ErrorText)]),
     "efs_client_begin": (c_int, [P, c_char_p, c_uint32, POINTER(Need), c_uint32, c_int, POINTER(P), POINTER(ErrorText)]),
     "efs_client_wait_any": (c_int, [P, c_int, POINTER(c_uint32), POINTER(c_int)]),
-    "efs_client_wait": (c_int, [P]),
+    "efs_client_wait_step": (c_int, [P, c_bool, c_int]),
     "efs_client_tensors": (c_int, [P, c_uint32, POINTER(POINTER(CTensor)), POINTER(c_uint32)]),
     "efs_client_drop": (None, [P, c_uint32]),
     "efs_client_release": (None, [P]),

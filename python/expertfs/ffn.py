@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from ctypes import byref, c_void_p
 from typing import NamedTuple
 
@@ -65,6 +66,22 @@ def empty_like(x):
     return numpy.empty(x.shape, x.dtype if x.dtype.name == "bfloat16" else numpy.float32)
 
 
+def _signal_handlers(raised: list):
+    """A generator that runs the handlers of signals, and returns whether one has raised, which it catches: before the first
+    line of a function, where the interpreter looks for signals, the function cannot catch."""
+    def look():
+        while True:
+            try:
+                yield bool(raised)
+            except GeneratorExit:
+                return
+            except BaseException as error:  # pylint: disable=broad-except
+                raised.append(error)
+    looking = look()
+    next(looking)
+    return looking
+
+
 def _team(session) -> c_void_p:
     with session._teaming:
         if not session._team:
@@ -105,6 +122,11 @@ def run_ffn(session, layer, x, idx, w, out, act, form, stack, layout):
         activation=_library.ACTIVATIONS[given.dtype], tokens=number("tokens", tokens), hidden=number("hidden", hidden), x_stride=given.row_stride,
         y_stride=to.row_stride, form=_library.FORMS[form])
     setattr(mixture, "y_bf16" if to.dtype == BF16 else "y", to.address)
-    why = ErrorText()
-    check(lib.efs_client_ffn(client, _team(session), stack_text, layer, byref(mixture), byref(why)), why)
+    why, raised = ErrorText(), []
+    if threading.current_thread() is threading.main_thread():
+        mixture.interrupted = _library.INTERRUPTED(_signal_handlers(raised).send)
+    rc = lib.efs_client_ffn(client, _team(session), stack_text, layer, byref(mixture), byref(why))
+    if raised:
+        raise raised[0]
+    check(rc, why)
     return result

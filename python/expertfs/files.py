@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import threading
+from collections.abc import Iterator
 from ctypes import byref
 from typing import NamedTuple
 
@@ -41,53 +42,61 @@ class File(NamedTuple):
     nbytes: int
 
 
-class Files:
-    def __init__(self, session):
-        self.session, self._numbers = session, None
+def _walk(folder: str, root: str) -> Iterator[File]:
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            if entry.name != ".expertfs" or folder != root:
+                yield from _walk(entry.path, root)
+        else:
+            yield File(os.path.relpath(entry.path, root), entry.stat().st_size)
 
-    def files(self) -> list[File]:
-        self.session._check()
-        if self.session.is_mount:
-            return sorted(self._walk(self.session.path))
+
+class Files:
+    """Of a session, to which it has no reference: the session is freed with the last one of the program."""
+
+    def __init__(self):
+        self._numbers: dict[str, tuple[int, int]] | None = None
+        self._abandoned: list = []  # memory of reads whose callers were interrupted
+
+    def files(self, session) -> list[File]:
+        session._check()
+        if session.is_mount:
+            return sorted(_walk(session.path, session.path))
         info, found = FileInfo(), []
-        for number in range(lib.efs_file_count(self.session._fs)):
-            lib.efs_file_info(self.session._fs, number, byref(info))
+        for index in range(lib.efs_file_count(session._fs)):
+            lib.efs_file_info(session._fs, index, byref(info))
             found.append(File(os.fsdecode(info.path), info.bytes))
         return found
 
-    def _walk(self, folder):
-        for entry in os.scandir(folder):
-            if entry.is_dir():
-                if entry.name != ".expertfs" or folder != self.session.path:
-                    yield from self._walk(entry.path)
-            else:
-                yield File(os.path.relpath(entry.path, self.session.path), entry.stat().st_size)
-
-    def read(self, path: str, offset: int, size: int | None) -> bytes:
-        self.session._check()
+    def read(self, session, path: str, offset: int, size: int | None) -> bytes:
+        session._check()
         offset, size = number("offset", offset, 63), None if size is None else number("size", size, 63)
-        if self.session.is_mount:
-            with open(os.path.join(self.session.path, path), "rb") as file:
+        if session.is_mount:
+            with open(os.path.join(session.path, path), "rb") as file:
                 file.seek(offset)
                 return file.read() if size is None else file.read(size)
         if self._numbers is None:
-            self._numbers = {file.path: (index, file.nbytes) for index, file in enumerate(self.files())}
+            self._numbers = {file.path: (index, file.nbytes) for index, file in enumerate(self.files(session))}
         if path not in self._numbers:
-            raise Error(errno.ENOENT, f"{self.session.path}: {path}: no such file")
+            raise Error(errno.ENOENT, f"{session.path}: {path}: no such file")
         index, all_bytes = self._numbers[path]
         there = max(all_bytes - offset, 0)
-        return self._read(path, index, offset, there if size is None else min(size, there))
+        return self._read(session, path, index, offset, there if size is None else min(size, there))
 
-    def _read(self, path, index, offset, size) -> bytes:
+    def _read(self, session, path, index, offset, size) -> bytes:
         data, ended, result = ctypes.create_string_buffer(size or 1), threading.Event(), []
 
         @DONE
         def done(_arg, code, got):  # on any thread
             result.append((code, got))
             ended.set()
-        lib.efs_read(self.session._fs, index, None, offset, data, size, done, None)
-        ended.wait()
+        lib.efs_read(session._fs, index, None, offset, data, size, done, None)
+        try:
+            ended.wait()
+        except BaseException:  # of a signal handler: the library will write to data, and call done
+            self._abandoned.append((data, done))
+            raise
         code, got = result[0]
         if code < 0:
-            raise type(error(code))(-code, f"{self.session.path}: {path}: {os.strerror(-code)}")
+            raise type(error(code))(-code, f"{session.path}: {path}: {os.strerror(-code)}")
         return data.raw[:got]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from ctypes import byref
 from typing import NamedTuple
@@ -59,8 +60,9 @@ class Packed(NamedTuple):
 
 def pack(src: str | os.PathLike, dst: str | os.PathLike, progress: Callable[[int, int, str], object] | None = None, *,
          force: bool = False, threads: int = 0) -> Packed:
-    """Packs a checkpoint into the store dst. progress(done_bytes, total_bytes, phase) is called on this thread; it
-    cancels by returning a true value, or by an exception, which is raised again. force replaces a store.
+    """Packs a checkpoint into the store dst. progress(done_bytes, total_bytes, phase) is called on another thread, while
+    this one runs signal handlers; it cancels by returning a true value, or by an exception, which is raised again, as is
+    that of a signal handler. force replaces a store.
 
     OSError: EEXIST, ENOENT, ENODATA (an incomplete checkpoint), ESTALE (a file changed), ENOSPC, ECANCELED."""
     raised = []
@@ -68,15 +70,22 @@ def pack(src: str | os.PathLike, dst: str | os.PathLike, progress: Callable[[int
     @PROGRESS
     def report(_arg, done, total, phase):
         try:
-            return bool(progress and progress(done, total, phase.decode()))
+            return bool(raised or (progress and progress(done, total, phase.decode())))
         except BaseException as error:  # pylint: disable=broad-except
             raised.append(error)
             return True
     options = _library.PackOptions(threads=number("threads", threads), force=force, progress=report)
     result, why = _library.PackReport(), ErrorText()
-    rc = lib.efs_pack(text("src", src), text("dst", dst), byref(options), byref(result), byref(why))
+    source, store, codes = text("src", src), text("dst", dst), []
+    thread = threading.Thread(target=lambda: codes.append(lib.efs_pack(source, store, byref(options), byref(result), byref(why))))
+    thread.start()
+    while thread.is_alive():
+        try:
+            thread.join()
+        except BaseException as error:  # pylint: disable=broad-except
+            raised.append(error)
     if raised:
         raise raised[0]
-    check(rc, why)
+    check(codes[0], why)
     return Packed(result.source_bytes, result.store_bytes, result.experts, result.family.decode(),
                   (result.warning + result.notice).decode(errors="replace"))

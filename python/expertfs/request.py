@@ -12,6 +12,8 @@ from ._library import ErrorText, check, lib
 from .tensor import Expert
 from .values import Uncopied, number, text
 
+STEP_MS = 100  # between two looks for signals
+
 
 class Request(Uncopied):
     """Experts of a layer that were requested; an iterator over them in order of arrival.
@@ -34,16 +36,17 @@ class Request(Uncopied):
         #: The graphics processor that has its tensors, by number; None: the CPU.
         self.device: int | None = session.device if form == "device" else None
         needs = (_library.Need * len(self.experts))(*zip(self.experts, counts))
-        client, why, handle = session._check(), ErrorText(), c_void_p()
-        check(lib.efs_client_begin(client, text("stack", stack), self.layer, needs, len(needs), forms[form],
-                                   byref(handle), byref(why)), why)
-        session._requests[id(self)] = handle
+        stack_text, why, handle = text("stack", stack), ErrorText(), c_void_p()
+        with session._calls.running():
+            check(lib.efs_client_begin(session._check(), stack_text, self.layer, needs, len(needs), forms[form],
+                                       byref(handle), byref(why)), why)
+            session._requests[id(self)] = handle
 
     def __iter__(self) -> Request:
         return self
 
     def __next__(self) -> Expert:
-        """The next expert that has arrived. Blocks; other Python threads run."""
+        """The next expert that has arrived. Blocks; other Python threads run, and signal handlers."""
         index = self.next_index()
         if index is None:
             raise StopIteration
@@ -63,15 +66,24 @@ class Request(Uncopied):
     def wait(self) -> list[Expert]:
         """Waits for all, and returns those that were not iterated over yet, in the order of the request. OutOfMemory, at
         once and without taking any: they do not fit into memory together; iterate over them."""
-        if lib.efs_client_wait(self._open()) == -errno.EDEADLK:
-            raise self._no_room()
+        with self.session._calls.running():
+            if self._step(True) == -errno.EDEADLK:
+                raise self._no_room()
         return sorted(self, key=lambda expert: self.experts.index(expert.number))
 
     def _wait(self, index, status) -> int:
-        rc = lib.efs_client_wait_any(self._open(), -1, byref(index), byref(status))
+        with self.session._calls.running():
+            while (rc := lib.efs_client_wait_any(self._open(), 0, byref(index), byref(status))) == -errno.ETIMEDOUT:
+                if (rc := self._step(False)) < 0:
+                    break
         if rc == -errno.EDEADLK or (rc == 1 and status.value == -errno.EDEADLK):  # a mount has waited 30 s
             raise self._no_room()
         return check(rc)
+
+    def _step(self, of_all: bool) -> int:
+        while (rc := lib.efs_client_wait_step(self._open(), of_all, STEP_MS)) == -errno.EINTR:
+            pass  # here Python runs the handlers of signals
+        return rc
 
     def _open(self) -> c_void_p:
         self.session._check()

@@ -53,6 +53,30 @@ def _log_to(messages):
     return _library.LOG(lambda _arg, level, line: messages.append(Message(_library.LEVELS[level], line.decode(errors="replace"))))
 
 
+class _Calls:
+    """The threads that are in calls of the library: close() must not free what they use. Each has a lock, held during a call;
+    it is reentrant, as the collector may end a request at any place, and not of Python, where a signal's handler might raise
+    before it is released."""
+
+    def __init__(self):
+        self._locks: dict[int, threading.RLock] = {}  # by thread
+
+    def running(self):
+        """Enter it for the length of a call."""
+        thread = threading.get_ident()
+        return self._locks.get(thread) or self._locks.setdefault(thread, threading.RLock())
+
+    def others(self) -> int:
+        """How many other threads are in one."""
+        count = 0
+        for lock in list(self._locks.values()):
+            if lock.acquire(blocking=False):
+                lock.release()
+            else:
+                count += 1
+        return count
+
+
 class Session(Uncopied):
     """What expertfs.open() returns. Threads may share it. As a context manager it is closed at the end.
 
@@ -66,6 +90,7 @@ class Session(Uncopied):
         self._messages: collections.deque[Message] = collections.deque(maxlen=1000)
         self._holds: set[int] = set()  # the ids of experts in use
         self._requests: dict[int, c_void_p] = {}  # those that are not released, by the object's id
+        self._calls = _Calls()
         self._client, self._team, self._layers = c_void_p(), c_void_p(), None
         self._teaming = threading.Lock()
         self._log = _log_to(self._messages)
@@ -83,7 +108,7 @@ class Session(Uncopied):
         if self.is_mount and (budget or workers or coded_only or prefetch or reserved):
             self.close()
             raise ValueError(f"{self.path}: a mount has a budget, workers and prefetch of its own")
-        self._files = Files(self)
+        self._files = Files()
         #: The number of the graphics processor; None: none.
         self.device: int | None = None if device is None else number("device", device)
         if device is not None:
@@ -99,7 +124,7 @@ class Session(Uncopied):
     def __exit__(self, kind, value, trace) -> None:
         if kind is None:
             self.close()
-        elif not self._holds:  # with tensors in use, the exception has a traceback that holds them
+        elif not self._holds and not self._calls.others():  # with tensors in use, the exception has a traceback that holds them
             self._close()
 
     def __del__(self) -> None:
@@ -121,35 +146,46 @@ class Session(Uncopied):
         return self._client
 
     def close(self) -> None:
-        """Ends all of it. OSError (EBUSY) with the number of experts whose tensors are still in use."""
-        self._check()
-        living = len(self._holds)
+        """Ends all of it. OSError (EBUSY) with the number of experts whose tensors are still in use, or of calls that are
+        running in other threads."""
+        client = self._check()
+        self._client = c_void_p()  # first: a call that begins now fails
+        living, others = len(self._holds), self._calls.others()
+        if not living and not others:
+            return self._free(client)
+        self._client = client
         if living:
             raise Error(errno.EBUSY, f"{self.path}: tensors of {living} expert{'s' * (living != 1)} are in use\n"
                         "hint: delete them, and what was made of them, before the session is closed")
-        self._close()
+        raise Error(errno.EBUSY, f"{self.path}: other threads use it: {others}\nhint: wait for them before it is closed")
 
     def _close(self) -> None:
+        client, self._client = self._client, c_void_p()
+        self._free(client)
+
+    def _free(self, client: c_void_p) -> None:
         for request in list(self._requests):
             self._release(request)
-        client, team, self._client, self._team = self._client, self._team, c_void_p(), c_void_p()
+        team, self._team = self._team, c_void_p()
         lib.efs_team_free(team)
         lib.efs_client_close(client)
 
     def _release(self, request: int) -> None:
         """Ends a request, by the id of its object, once."""
-        handle = self._requests.pop(request, None)
-        if handle and self._pid == os.getpid():
-            lib.efs_client_release(handle)
+        with self._calls.running():
+            handle = self._requests.pop(request, None)
+            if handle and self._pid == os.getpid():
+                lib.efs_client_release(handle)
 
     # ---- what it has ----
 
     def layers(self) -> list[Layer]:
         """The layers with experts, in the order of stack and number, with their tensors; none is loaded."""
-        client = self._check()
-        if self._layers is None:
-            self._layers = list_layers(client)
-        return list(self._layers)
+        with self._calls.running():
+            client = self._check()
+            if self._layers is None:
+                self._layers = list_layers(client)
+            return list(self._layers)
 
     def request(self, layer: int, experts: Sequence[int], tokens: int | Sequence[int] = 1, form: str = "full",
                 stack: str = "") -> Request:
@@ -174,19 +210,21 @@ class Session(Uncopied):
         EUCLEAN, damage; EIO; MemoryError: tensors that this thread holds, or that threads which wait for each other hold, leave no
         room."""
         layout = (_library.TRANSPOSED if transposed else 0) | (_library.INTERLEAVED if interleaved else 0)
-        return run_ffn(self, layer, x, idx, w, out, act, form, stack, layout)
+        with self._calls.running():
+            return run_ffn(self, layer, x, idx, w, out, act, form, stack, layout)
 
     # ---- prefetch ----
 
     def _routing(self, call, layer, experts, weights, sequence, stack) -> None:
-        client, why = self._check(), ErrorText()
+        why = ErrorText()
         if weights is not None and len(weights) != len(experts):
             raise ValueError(f"{len(experts)} experts, {len(weights)} weights")
         numbers = (c_uint32 * len(experts))(*(number("an expert", one) for one in experts))
         floats = (ctypes.c_float * len(experts))(*weights) if weights is not None else None
         routing = _library.Routing(number("sequence", sequence), text("stack", stack), number("layer", layer), len(experts),
                                    numbers, ctypes.cast(floats, c_void_p))
-        check(call(client, byref(routing), byref(why)), why)
+        with self._calls.running():
+            check(call(self._check(), byref(routing), byref(why)), why)
 
     def observe(self, layer: int, experts: Sequence[int], weights: Sequence[float] | None = None, *, sequence: int = 0,
                 stack: str = "") -> None:
@@ -203,31 +241,38 @@ class Session(Uncopied):
         """The program begins to compute, and has the model loaded: an automatic budget, also of a mount, leaves memory to
         all of the model but its experts, and disk_bytes of tables that stay on disk, in place of half of what is
         available. No effect on a budget that is a number. Does not block."""
-        client, why = self._check(), ErrorText()
-        check(lib.efs_client_leave(client, number("disk_bytes", disk_bytes, 63), byref(why)), why)
+        why, disk = ErrorText(), number("disk_bytes", disk_bytes, 63)
+        with self._calls.running():
+            check(lib.efs_client_leave(self._check(), disk, byref(why)), why)
 
     # ---- files and counters ----
 
     def stats(self) -> dict[str, int]:
         """The counters and gauges of expertfs-proc(5)."""
-        return stats(self)
+        with self._calls.running():
+            return stats(self)
 
     def files(self) -> list[File]:
         """The files: those of the checkpoint, then one for each expert."""
-        return self._files.files()
+        with self._calls.running():
+            return self._files.files(self)
 
     def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
         """Bytes of a file of files(). OSError: ENOENT; EIO; EUCLEAN, damage."""
-        return self._files.read(path, offset, size)
+        with self._calls.running():
+            return self._files.read(self, path, offset, size)
 
 
 @atexit.register
 def _close_all() -> None:
-    """Before the interpreter ends: threads of the library call no Python afterwards. Sessions with tensors in use stay
-    open until the process ends, and nothing of them is freed."""
+    """Before the interpreter ends: threads of the library call no Python afterwards. Sessions with tensors in use, or that
+    other threads use, stay open until the process ends, and nothing of them is freed."""
     for session in list(_open_sessions):
         if session._client and session._pid == os.getpid():
-            if session._holds:
-                session._pid = 0
-            else:
+            others = session._calls.others()
+            if not session._holds and not others:
                 session._close()
+                continue
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+            if not others:
+                session._pid = 0

@@ -85,13 +85,12 @@ class Lease(Uncopied):
 
     def __del__(self):
         session, handle = self.request.session, self.request.handle
-        session._holds.discard(id(self))
-        if not handle or session._pid != os.getpid():
-            return
-        if self.request.device is None:
-            lib.efs_client_drop(handle, self.index)
-        else:
-            lib.efs_client_drop_after(handle, self.index, _stream(self.request.device))
+        if handle and session._pid == os.getpid():
+            if self.request.device is None:
+                lib.efs_client_drop(handle, self.index)
+            else:
+                lib.efs_client_drop_after(handle, self.index, _stream(self.request.device))
+        session._holds.discard(id(self))  # last: then the session may be closed
 
 
 class Tensor(Uncopied):

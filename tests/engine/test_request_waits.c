@@ -614,6 +614,27 @@ TEST(test_never_waits_for_itself)
     close_within_budget(fs);
 }
 
+/* A thread that holds all memory gets experts again that it holds, also while another thread waits for memory. */
+TEST(test_held_again)
+{
+    uint32_t fit;
+    struct efs *fs = open_small(&fit);
+    struct efs_client_request *held = fixture_submit(fs, needs[0], fit, EFS_FORM_CODED);
+    assert_int_equal(efs_client_wait(held), 0);
+    struct efs_client_request *other = begun_elsewhere(fs, needs[1], 1);
+    check_timeout(other, 0);
+    for (uint32_t count = 1; count <= fit; count++) {
+        struct efs_client_request *again = fixture_submit(fs, needs[0], count, EFS_FORM_CODED);
+        assert_int_equal(efs_client_wait(again), 0);
+        efs_client_release(again);
+    }
+    check_timeout(other, 0);
+    efs_client_release(held);
+    assert_int_equal(efs_client_wait(other), 0);
+    efs_client_release(other);
+    close_within_budget(fs);
+}
+
 /* A thread that holds experts and waits for more of another program's memory waits behind requests that hold nothing,
  * also those that came later. */
 TEST(test_stands_behind)

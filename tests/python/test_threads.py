@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package with threads and signals: Ctrl-C ends every wait, and frees nothing that the library still uses; close()
+and the end of the interpreter leave alone what other threads use."""
+from package import *
+
+model, store = shared()
+wide, wide_store = shared(WIDE)
+try:
+    import numpy
+except ImportError:
+    numpy = None
+    note("no numpy: ffn() is left out")
+# A thread that has ended holds all memory for experts: `kept`.
+HELD = """
+import expertfs, os, signal, sys, threading, time
+session = expertfs.open(sys.argv[1], budget="48M", state=False)
+kept = []
+def hold():
+    try:
+        for number in range(16):
+            kept.extend(session.request(number // 8, [number % 8]))
+    except MemoryError:
+        pass
+def in_thread(run, *arguments):
+    thread = threading.Thread(target=run, args=arguments, daemon=True)
+    thread.start()
+    return thread
+in_thread(hold).join()
+assert 2 < len(kept) < 15, len(kept)
+"""
+NEXT = "next(session.request(1, [7]))"
+FFN = """__import__("numpy") and session.ffn(1, numpy.ones((1, 512), "f4"), numpy.array([[7]]), numpy.ones((1, 1), "f4"), form="full")"""
+
+
+def ends(what, code, *arguments, says, quiet=True):
+    """Runs a program, which must end without help."""
+    try:
+        result = python(code, *arguments, timeout=100)
+        check(what, result.returncode == 0 and result.stdout == says and not (quiet and result.stderr), result)
+    except subprocess.TimeoutExpired as hangs:
+        check(what, False, hangs)
+
+
+print("-- Ctrl-C")
+for what, call in (("the next expert", NEXT), ("all of a request", "session.request(1, [7]).wait()"), ("ffn()", "import numpy; " + FFN)):
+    if what != "ffn()" or numpy:
+        ends(f"while it waits for {what}", HELD + f"""
+def interrupt():
+    while not session._calls.others():
+        time.sleep(.01)
+    time.sleep(.3)
+    os.kill(os.getpid(), signal.SIGINT)
+in_thread(interrupt)
+try:
+    {call}
+except KeyboardInterrupt:
+    print("interrupted")
+kept.clear()
+session.close()
+""", wide_store, says="interrupted\n")
+SIGNALS = """
+import expertfs, os, signal, sys, threading, time
+ended = []
+def send():
+    while not ended:
+        time.sleep(.003)
+        os.kill(os.getpid(), signal.SIGINT)
+    ended.append(True)
+def quietly(call):
+    while True:
+        try:
+            return call()
+        except KeyboardInterrupt:
+            pass
+def stop():
+    while len(ended) < 2:
+        ended[:] = ended or [True]
+        time.sleep(.01)
+"""
+ends("while files are read: all reads that end have the right bytes", SIGNALS + """
+session = expertfs.open(sys.argv[1], budget="48M", state=False)
+path = max(session.files(), key=lambda one: one.nbytes).path
+right, interrupted = session.read(path), 0
+threading.Thread(target=send).start()
+while interrupted < 100:
+    try:
+        assert session.read(path) == right
+    except KeyboardInterrupt:
+        interrupted += 1
+quietly(stop)
+session.close()
+""", wide_store, says="")
+for progress in ("None", "lambda *_: None"):
+    ends(f"while a checkpoint is packed, progress={progress}", SIGNALS + f"""
+def pack():
+    threading.Thread(target=send).start()
+    while True:
+        expertfs.pack(*sys.argv[1:], force=True, progress={progress})
+try:
+    pack()
+except KeyboardInterrupt:
+    quietly(stop)
+    print("interrupted")
+""", wide, scratch("interrupted.efs"), says="interrupted\n")
+
+print("-- close() and threads")
+ends("a thread waits: close() fails until it has ended", HELD + f"""
+came = []
+thread = in_thread(lambda: came.append({NEXT}.number))
+while not session._calls.others():
+    time.sleep(.01)
+held, session._holds = session._holds, set()  # as if the library had not lent them
+try:
+    session.close()
+except OSError as error:
+    print(error.strerror.partition(": ")[2])
+session._holds = held
+kept.clear()
+thread.join(60)
+print(came)
+session.close()
+""", wide_store, says="other threads use it: 1\nhint: wait for them before it is closed\n[7]\n")
+LOOPS = """
+import expertfs, sys, threading, time
+def forever(call):
+    try:
+        while not stopped:
+            call()
+    except ValueError as closed:
+        assert "is closed" in str(closed)
+def start(session):
+    calls = [lambda: list(session.request(0, range(8))), lambda: session.read("config.json"), session.stats, lambda: session.observe(0, [1, 2])]
+    if len(sys.argv) > 2:
+        import numpy
+        calls.append(lambda: session.ffn(1, numpy.ones((4, 512), "f4"), numpy.array([[0, 1]] * 4), numpy.ones((4, 2), "f4")))
+    threads = [threading.Thread(target=forever, args=(call,), daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    return threads
+stopped = []
+"""
+has_numpy = ("numpy",) if numpy else ()
+ends("threads in calls of all kinds", LOOPS + """
+for turn in range(5):
+    session = expertfs.open(sys.argv[1], budget="128M", state=False)
+    threads = start(session)
+    for attempt in range(10):
+        try:
+            session.close()
+            break
+        except OSError as error:
+            assert error.errno == 16, error
+            time.sleep(.002 * turn)
+    stopped.append(True)
+    for thread in threads:
+        thread.join()
+    if "closed" not in repr(session):
+        session.close()
+    stopped.clear()
+""", wide_store, *has_numpy, says="")
+ends("the interpreter ends while threads are in calls", LOOPS + """
+start(expertfs.open(sys.argv[1], budget="128M", state=False))
+time.sleep(.3)
+print("end")
+""", wide_store, *has_numpy, says="end\n")
+ends("and while one waits for memory", HELD + f"in_thread(lambda: {NEXT})\nwhile not session._calls.others():\n    time.sleep(.01)\nprint('end')\n",
+     wide_store, says="end\n")
+ends("a session is freed with its last reference", """
+import expertfs, gc, os, sys
+gc.disable()
+before = len(os.listdir("/proc/self/task"))
+session = expertfs.open(sys.argv[1], budget="128M", state=False)
+session.files()
+del session
+assert len(os.listdir("/proc/self/task")) == before
+""", store, says="")
+done()
