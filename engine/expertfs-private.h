@@ -312,9 +312,8 @@ char efs_expert_state(struct efs *fs, uint32_t expert);
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* A text, which the caller frees: "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value`
- * lines; "predict" (benefit of prefetch) as such lines and a table; "sched" (the latest reads and decodes of experts),
- * a line each; "trace" (the latest requests as a .route trace, empty before the first pass); "layers" (the tensors of
- * all experts, constant). -ENODATA: no such text; -ENOMEM. */
+ * lines; "predict" (benefit of prefetch) as such lines and a table; "trace" (the latest requests as a .route trace,
+ * empty before the first pass); "layers" (the tensors of all experts, constant). -ENODATA: no such text; -ENOMEM. */
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 /* Closes a stream of open_memstream(3). 0; -ENOMEM: a write or the end has failed, *text is freed, and NULL. */
 errint_t efs_text_stream_end(FILE *stream, char **text);

@@ -13,7 +13,6 @@
 
 #include "efs.h"
 #include "lru.h"
-#include "record.h"
 #include "streams.h"
 
 /* The two components of coded weights (ZipMoE 3.1). */
@@ -185,9 +184,6 @@ uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset);
 uint64_t efs_extent_begin(const struct efs *fs, uint32_t extent); /* offset of its first raw byte in the object */
 /* The offset after its last raw byte in this object, which is one of several in a shared extent. */
 uint64_t efs_extent_end(const struct efs *fs, uint32_t extent, uint32_t object);
-/* efs_record() of an extent of an expert; does nothing for other extents. */
-void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
-                       uint64_t end_ns);
 /* With lock held: */
 /* Whether no load is in flight, all references are of waiters with `long_term`, and no memory is being freed: no memory
  * becomes available until a client drops an expert. */

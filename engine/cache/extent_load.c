@@ -17,7 +17,6 @@
 #include "cache.h"
 #include "container.h"
 #include "fragment.h"
-#include "record.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -215,14 +214,6 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
     efs_extent_released(fs, extent);
 }
 
-void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
-                       uint64_t end_ns)
-{
-    uint32_t expert = fs->store->objects[fs->extents->at[extent].object].group;
-    if (expert < fs->store->expert_count)
-        efs_record(fs, kind, expert, extent - efs_expert_extent_first(fs, expert), shard, begin_ns, end_ns);
-}
-
 /* Lock held: ends a load and frees its struct. */
 static void load_finish(struct efs *fs, struct efs_extent_load *load)
 {
@@ -252,12 +243,7 @@ static void load_fail(struct efs_job *job, struct efs_codec_scratch *scratch)
 static void load_done(struct efs_extent_load *load)
 {
     struct efs *fs = load->fs;
-    bool cancelled = load->error == -ECANCELED;
-    if (load->e.bytes && !cancelled)
-        efs_extent_record(fs, EFS_RECORD_READ_E, load->extent, 0, load->e.begin_ns, load->e.end_ns);
-    if (load->sm.bytes && !cancelled)
-        efs_extent_record(fs, EFS_RECORD_READ_SM, load->extent, 0, load->sm.begin_ns, load->sm.end_ns);
-    if (load->error < 0 && !cancelled) {
+    if (load->error < 0 && load->error != -ECANCELED) {
         load->failed.run = load_fail;
         efs_workers_push(fs->workers, &load->failed, EFS_JOB_NORMAL);
         return;

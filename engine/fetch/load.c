@@ -324,12 +324,10 @@ static void part_decode(struct efs_part *p, uint32_t shard, struct efs_codec_scr
     size_t n = p->span.bytes - begin < shard_bytes ? (size_t)(p->span.bytes - begin) : (size_t)shard_bytes;
     uint8_t *to = item->memfile->data + p->file_offset + begin;
     bool fresh = !efs_extent_shard_checked(fs, p->waiter.extent, shard);
-    uint64_t start = efs_now_ns(), end;
+    uint64_t start = efs_now_ns();
     errint_t rc = efs_extent_decode(fs, p->waiter.extent, object, p->span.begin + begin, n, to, true, scratch);
-    end = efs_now_ns();
-    efs_extent_record(fs, EFS_RECORD_DECODE, p->waiter.extent, shard, start, end);
     if (rc == 0)
-        efs_estimator_decode(fs->estimator, fresh ? EFS_DECODE_READ : EFS_DECODE_CACHED, n, end - start);
+        efs_estimator_decode(fs->estimator, fresh ? EFS_DECODE_READ : EFS_DECODE_CACHED, n, efs_now_ns() - start);
     else
         item->load_error = rc;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record.c - see record.h: the rings, their text form, and requests converted to a routing trace. */
+/* record.c - see record.h: the ring of requests, and its conversion to a routing trace. */
 #include "record.h"
 
 #include "efs.h"
@@ -7,24 +7,13 @@
 #include "expertfs-private.h"
 #include "sys.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define EFS_RECORD_OPERATIONS 4096u
 #define EFS_RECORD_REQUESTS 32768u
 #define EFS_RECORD_IDS (EFS_RECORD_REQUESTS * 4u) /* experts of all recorded requests */
-
-struct efs_recorded_operation {
-    uint64_t begin_ns, end_ns;
-    uint32_t expert, extent;
-    uint16_t shard;
-    uint8_t kind;
-    int32_t thread;
-};
 
 struct efs_recorded_request {
     uint64_t first; /* of its experts in id and tokens, before the modulo EFS_RECORD_IDS */
@@ -33,11 +22,9 @@ struct efs_recorded_request {
 };
 
 struct efs_record {
-    pthread_mutex_t lock;
     uint32_t layers, width;
-    uint64_t operations, requests, ids;      /* recorded since the start */
-    uint64_t first_operation, first_request; /* of a copy: the oldest that are whole */
-    struct efs_recorded_operation operation[EFS_RECORD_OPERATIONS];
+    uint64_t requests, ids; /* recorded since the start */
+    uint64_t first_request; /* of a copy: the oldest that is whole */
     struct efs_recorded_request request[EFS_RECORD_REQUESTS];
     uint16_t id[EFS_RECORD_IDS], tokens[EFS_RECORD_IDS];
 };
@@ -47,7 +34,7 @@ struct efs_record {
 /*
  * Converts the requests of a served store to a routing trace, expertfs-route(5).
  *
- * A trace has one record per token, with the same number of experts for each layer. The rings contain requests in
+ * A trace has one record per token, with the same number of experts for each layer. The ring contains requests in
  * order. The code groups them into *passes* through the layers and writes one record per pass (for a batch, the union
  * of its tokens):
  *
@@ -234,7 +221,7 @@ static uint8_t *write_records(const struct passes *all, uint64_t first, uint32_t
     const uint16_t *at = all->data;
     for (uint64_t t = 0; t < all->count; t++) {
         if (t >= first) {
-            p = trace_put32(p, 0); /* sequence: the rings do not record which requests belong to one answer */
+            p = trace_put32(p, 0); /* sequence: the ring does not record which requests belong to one answer */
             p = trace_put32(p, *at);
         }
         at++;
@@ -307,7 +294,7 @@ static errint_t record_trace(const struct efs *fs, const struct efs_record *reco
     return rc;
 }
 
-/* ---- the rings ---- */
+/* ---- the ring ---- */
 
 uint64_t efs_record_bytes(void)
 {
@@ -317,16 +304,11 @@ uint64_t efs_record_bytes(void)
 errint_t efs_record_build(struct efs *fs)
 {
     fs->record = efs_sys_calloc(1, sizeof(*fs->record));
-    if (!fs->record)
-        return -ENOMEM;
-    pthread_mutex_init(&fs->record->lock, NULL);
-    return 0;
+    return fs->record ? 0 : -ENOMEM;
 }
 
 void efs_record_destroy(struct efs *fs)
 {
-    if (fs->record)
-        pthread_mutex_destroy(&fs->record->lock);
     free(fs->record);
     fs->record = NULL;
 }
@@ -338,82 +320,39 @@ void efs_record_layers(struct efs *fs, uint32_t layers, uint32_t width)
     r->width = width;
 }
 
-void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t expert, uint32_t extent, uint32_t shard,
-                uint64_t begin_ns, uint64_t end_ns)
-{
-    struct efs_record *r = fs->record;
-    static _Thread_local int32_t thread; /* cached: gettid(2) is a system call */
-    if (!thread)
-        thread = (int32_t)gettid();
-    pthread_mutex_lock(&r->lock);
-    r->operation[r->operations++ % EFS_RECORD_OPERATIONS] = (struct efs_recorded_operation){.begin_ns = begin_ns,
-                                                                                            .end_ns = end_ns,
-                                                                                            .expert = expert,
-                                                                                            .extent = extent,
-                                                                                            .shard = (uint16_t)shard,
-                                                                                            .kind = (uint8_t)kind,
-                                                                                            .thread = thread};
-    pthread_mutex_unlock(&r->lock);
-}
-
 void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
                         bool named)
 {
     struct efs_record *r = fs->record;
     if (count > UINT16_MAX || layer > UINT16_MAX || r->width > UINT16_MAX + 1u)
         return; /* the model is too large for a trace */
-    pthread_mutex_lock(&r->lock);
+    assert(efs_is_locked(fs));
     r->request[r->requests++ % EFS_RECORD_REQUESTS] =
         (struct efs_recorded_request){r->ids, (uint16_t)layer, (uint16_t)count, named};
     for (uint32_t i = 0; i < count; i++, r->ids++) {
         r->id[r->ids % EFS_RECORD_IDS] = (uint16_t)ids[i];
         r->tokens[r->ids % EFS_RECORD_IDS] = tokens ? (uint16_t)(tokens[i] < UINT16_MAX ? tokens[i] : UINT16_MAX) : 1;
     }
-    pthread_mutex_unlock(&r->lock);
 }
 
 /* ---- output ---- */
 
-static void print_operations(const struct efs *fs, const struct efs_record *r, FILE *out)
+/* Copies the ring, to convert it without the lock, which is released after EFS_LOCKED_COPY_MAX bytes: what is recorded
+ * meanwhile overwrites the oldest entries. NULL: no memory. */
+static struct efs_record *record_copy(struct efs *fs)
 {
-    static const char *const kinds[] = {"read_e", "read_sm", "decode"};
-    fprintf(out, "%-8s %-24s %6s %6s %16s %16s %8s\n", "kind", "expert", "extent", "shard", "begin_ns", "end_ns",
-            "thread");
-    for (uint64_t i = r->first_operation; i < r->operations; i++) {
-        const struct efs_recorded_operation *o = &r->operation[i % EFS_RECORD_OPERATIONS];
-        char name[64];
-        efs_view_expert_name(&fs->view, o->expert, name, sizeof(name));
-        fprintf(out, "%-8s %-24s %6u %6u %16llu %16llu %8d\n", kinds[o->kind], name, o->extent, o->shard,
-                (unsigned long long)o->begin_ns, (unsigned long long)o->end_ns, o->thread);
-    }
-}
-
-static errint_t record_sched(const struct efs *fs, const struct efs_record *r, char **text, size_t *bytes)
-{
-    FILE *out = open_memstream(text, bytes);
-    if (!out)
-        return -ENOMEM;
-    print_operations(fs, r, out);
-    return efs_text_stream_end(out, text);
-}
-
-/* Copies the rings, to format them without the lock, for which threads wait that hold efs.lock: it is released after
- * EFS_LOCKED_COPY_MAX bytes. What is recorded meanwhile overwrites the oldest entries. NULL: no memory. */
-static struct efs_record *record_copy(struct efs_record *r)
-{
+    const struct efs_record *r = fs->record;
     struct efs_record *copy = efs_sys_malloc(sizeof(*copy));
-    for (size_t at = 0, n; copy && at < sizeof(*copy); at += n) {
-        n = sizeof(*copy) - at < EFS_LOCKED_COPY_MAX ? sizeof(*copy) - at : EFS_LOCKED_COPY_MAX;
-        pthread_mutex_lock(&r->lock);
-        memcpy((uint8_t *)copy + at, (const uint8_t *)r + at, n);
-        pthread_mutex_unlock(&r->lock);
-    }
     if (!copy)
         return NULL;
-    pthread_mutex_lock(&r->lock);
-    const uint64_t operations = r->operations, requests = r->requests, ids = r->ids;
-    pthread_mutex_unlock(&r->lock);
-    copy->first_operation = operations > EFS_RECORD_OPERATIONS ? operations - EFS_RECORD_OPERATIONS : 0;
+    efs_lock(fs);
+    for (size_t at = 0, n; at < sizeof(*copy); at += n) {
+        n = sizeof(*copy) - at < EFS_LOCKED_COPY_MAX ? sizeof(*copy) - at : EFS_LOCKED_COPY_MAX;
+        efs_copy_begin(fs, n);
+        efs_copy_locked(fs, (uint8_t *)copy + at, (const uint8_t *)r + at, n);
+    }
+    const uint64_t requests = r->requests, ids = r->ids;
+    efs_unlock(fs);
     uint64_t at = requests > EFS_RECORD_REQUESTS ? requests - EFS_RECORD_REQUESTS : 0;
     while (at < copy->requests && copy->request[at % EFS_RECORD_REQUESTS].first + EFS_RECORD_IDS < ids)
         at++; /* an expert of it was overwritten */
@@ -423,14 +362,13 @@ static struct efs_record *record_copy(struct efs_record *r)
 
 errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
-    bool trace = strcmp(what, "trace") == 0;
     *text = NULL;
-    if (!trace && strcmp(what, "sched") != 0)
+    if (strcmp(what, "trace") != 0)
         return -ENODATA;
-    struct efs_record *copy = record_copy(fs->record);
+    struct efs_record *copy = record_copy(fs);
     if (!copy)
         return -ENOMEM;
-    errint_t rc = trace ? record_trace(fs, copy, text, bytes) : record_sched(fs, copy, text, bytes);
+    errint_t rc = record_trace(fs, copy, text, bytes);
     free(copy);
     return rc;
 }

@@ -25,7 +25,6 @@ struct efsd;
     X(plan, NULL)                                                                                                      \
     X(profile, NULL)                                                                                                   \
     X(want, render_want)                                                                                               \
-    X(sched, NULL)                                                                                                     \
     X(trace, NULL) /* binary */                                                                                        \
     X(metrics, efsd_render_metrics)                                                                                    \
     X(handout, render_handout)                                                                                         \

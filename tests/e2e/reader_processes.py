@@ -267,9 +267,9 @@ def looker(path, want, generator):
     root = path[:path.index("/", len(served_path))]
     os.listdir(os.path.dirname(path))
     os.listxattr(path)
-    name = generator.choice(("stat", "metrics", "experts", "pools", "plan", "config", "trace", "sched", "predict"))
+    name = generator.choice(("stat", "metrics", "experts", "pools", "plan", "config", "trace", "predict"))
     with open(f"{root}/.expertfs/{name}", "rb") as file:
-        if not file.read() and name not in ("trace", "sched"):
+        if not file.read() and name != "trace":
             raise WrongBytes(f"{name} is empty")
 
 

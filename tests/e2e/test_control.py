@@ -12,7 +12,7 @@ names = files_below(model)
 mount = Mount(store, "budget=256M,direct_io=on")
 
 check("the names", sorted(os.listdir(mount / ".expertfs")) == [
-    "clients", "config", "experts", "handout", "hint", "layers", "log", "metrics", "plan", "pools", "predict", "profile", "readers", "recent", "sched",
+    "clients", "config", "experts", "handout", "hint", "layers", "log", "metrics", "plan", "pools", "predict", "profile", "readers", "recent",
     "stat", "tensors", "trace", "version", "want"])
 check("they are listed in the root", ".expertfs" in os.listdir(mount.path))
 check("their size is told as 0", os.stat(mount / ".expertfs/stat").st_size == 0)
@@ -128,10 +128,6 @@ with open(scratch("mount.route"), "wb") as file:
 result = run(program("moe-replay"), "--store", store, "--budget", "50%", "--policy", "lru",
              scratch("mount.route"))
 check("moe-replay reads it", result.returncode == 0 and "lru" in result.stdout, result)
-rows = [row.split() for row in mount.control("sched").splitlines()]
-kinds = {row[0] for row in rows[1:]}
-check("sched: what was read and decoded, each ends after it began", {"read_e", "read_sm"} <= kinds <=
-      {"read_e", "read_sm", "decode"} and all(len(row) == 7 and int(row[4]) <= int(row[5]) for row in rows[1:]), rows[:4])
 
 print("-- metrics")  # expertfs-proc(5) and its families: man/test_proc; Prometheus' own programs: test_metrics
 samples = dict(re.sub(r"\{mount=.*\}", "", line).rsplit(" ", 1) for line in mount.control("metrics").splitlines() if line[0] != "#")
@@ -185,16 +181,16 @@ tight = Mount(make_store(make_model("tight", "-F", "qwen3-moe", "-d", "128", "-i
               "budget=64M", name="tight")
 if tight.config()["passthrough"] == "yes":
     for _ in range(4):
-        for name in tight.experts():  # reads and decodes, for sched; requests of all layers, for trace
+        for name in tight.experts():  # requests of all layers, for trace
             open(tight / name, "rb").read()
     held = []
     for name in tight.experts():
         held.append(os.open(tight / name, os.O_RDONLY))
     check("some find no memory", tight.count("fuse_lease_fallbacks") > 0)
-    texts = {name: error_of(lambda: held.append(os.open(tight / f".expertfs/{name}", os.O_RDONLY)))
-             for name in ("trace", "sched", "experts", "metrics", "stat")}
-    bytes_ = sum(len(os.pread(fd, 4 << 20, 0)) for fd in held[-5:])
-    check(f"all control files open, {bytes_ >> 10} KiB at once", set(texts.values()) == {"none"} and bytes_ > 300 << 10, texts)
+    texts = [error_of(lambda: held.append(os.open(tight / f".expertfs/{name}", os.O_RDONLY)))
+             for name in ("trace", "experts", "metrics", "stat") * 5]
+    bytes_ = sum(len(os.pread(fd, 4 << 20, 0)) for fd in held[-20:])
+    check(f"all control files open, {bytes_ >> 10} KiB at once", set(texts) == {"none"} and bytes_ > 300 << 10, texts)
     for fd in held:
         os.close(fd)
 else:

@@ -385,12 +385,12 @@ static void step_routing(struct session *s)
 
 static void step_look(struct session *s)
 {
-    static const char *const texts[] = {"plan", "profile", "memory", "predict", "sched", "trace", "other"};
+    static const char *const texts[] = {"plan", "profile", "memory", "predict", "trace", "other"};
     char *text;
     size_t bytes;
     struct efs_stats stats;
     struct efs_pool_info pool;
-    if (efs_describe(s->fs, texts[below(s, 7)], &text, &bytes) == 0)
+    if (efs_describe(s->fs, texts[below(s, 6)], &text, &bytes) == 0)
         free(text);
     if (efs_pool_info(s->fs, "FCSEMx"[below(s, 6)], &pool) == 0)
         assert_true(pool.experts <= efs_expert_count(s->fs));

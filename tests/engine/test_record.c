@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "test.h"
+#include "efs.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 #include "expertfs-profile-private.h"
@@ -271,8 +272,11 @@ static void *record_passes(void *arg)
 {
     struct recorder *r = arg;
     for (uint32_t n = 0; !r->stop; n++)
-        for (uint32_t l = 0, left = n; l < LAYERS; l++, left /= EXPERTS)
+        for (uint32_t l = 0, left = n; l < LAYERS; l++, left /= EXPERTS) {
+            efs_lock(r->fs);
             efs_record_request(r->fs, l, &(uint32_t){left % EXPERTS}, NULL, 1, true);
+            efs_unlock(r->fs);
+        }
     return NULL;
 }
 

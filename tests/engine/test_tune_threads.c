@@ -80,7 +80,7 @@ static void *set_the_rest(void *arg)
 
 static void *look(void *arg)
 {
-    static const char *const told[] = {"plan", "profile", "sched", "memory", "trace"};
+    static const char *const told[] = {"plan", "profile", "memory", "trace"};
     struct tune_load *c = arg;
     for (unsigned n = 0; load_runs(c, n); n++) {
         char value[256], *text;
@@ -89,7 +89,7 @@ static void *look(void *arg)
         struct efs_pool_info pool;
         struct efs_expert_info info;
         expect(c, efs_get(c->fs, efs_tunables[n % EFS_TUNABLES].name, value, sizeof(value)));
-        if (efs_describe(c->fs, told[n % 5], &text, &bytes) == 0)
+        if (efs_describe(c->fs, told[n % 4], &text, &bytes) == 0)
             free(text);
         efs_stats(c->fs, &stats);
         expect(c, efs_pool_info(c->fs, "FCSEM"[n % 5], &pool));

@@ -62,8 +62,6 @@ same("pools: rows", values(section("POOLS"), "Sy"), [line.split()[0] for line in
 same("pools: columns", values(section("POOLS")), head("pools"))
 same("plan", values(section("PLAN")), names("plan"))
 same("profile", values(section("PROFILE")), names("profile"))
-same("sched: columns", values(section("SCHED")), head("sched"))
-same("sched: kinds", values(section("SCHED"), "Cm"), {line.split()[0] for line in mount.control("sched").splitlines()[1:]})
 same("recent", ["seconds"] + [name for name in counters + gauges if name != "fuse_log_lost"], names("recent"))
 same("clients: columns", values(section("CLIENTS")), head("clients"))
 same("readers: columns", values(section("READERS")), head("readers"))
