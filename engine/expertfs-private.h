@@ -376,10 +376,6 @@ void efs_holder_unref(struct efs_holder *holder); /* NULL is fine */
 struct efs_request_how {
     enum efs_form form;
     bool counted; /* as EFS_FORM_COUNTED */
-    /* Load the experts without holding them: later opens and reads find them in memory, or wait for them. Full up to a
-     * quarter of the budget, else coded; form is ignored. An expert that is being loaded this way is not loaded
-     * twice. */
-    bool preload;
     /* For other processes, as windows: called once for each expert, on any thread, possibly before the call returns.
      * The request ends when the last expert is dropped. args[i] is the argument for expert i. */
     efs_arrived_fn *arrived;
@@ -391,12 +387,15 @@ struct efs_request_how {
 /*
  * Request experts of one layer by their numbers in the store, each once. They are read and decoded in this order. Does
  * not block. -EINVAL: a wrong number or form, an expert twice or of another layer; -ENOMEM; after an error arrived is
- * not called. The caller owns *request, whose calls are in expertfs.h; it is NULL with preload and with arrived.
+ * not called. The caller owns *request, whose calls are in expertfs.h; it is NULL with arrived.
  * Release it before efs_close().
  */
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_client_request **request,
                             struct efs_error *err);
+/* Experts of one layer that a program needs next: they are counted as used, and read ahead as far as memory allows,
+ * without holding them. Errors as above. */
+errint_t efs_experts_want(struct efs *fs, const struct efs_need *needs, uint32_t count, struct efs_error *err);
 /* Whether its experts do not fit into memory at once: the next one arrives after drops. Any thread. */
 bool efs_client_is_oversize(struct efs_client_request *request);
 /* Experts with `arrived` that wait for room, and for whose argument cancelled() is true, leave the queue unread:

@@ -227,11 +227,11 @@ void efs_cache_request(struct efs *fs, const struct efs_need *needs, uint32_t co
     *uses = (struct efs_uses){.layer = r->expert[needs[0].expert].layer,
                               .ids = r->ids,
                               .tokens = r->tokens,
-                              .full = true,
+                              .full = kind != EFS_USE_AHEAD,
                               .named = kind != EFS_USE_OPENED};
     for (uint32_t i = 0; i < count; i++) {
         struct efs_cache_expert *x = &r->expert[needs[i].expert];
-        x->pins++;
+        x->pins += uses->full;
         x->touches++;
         if (kind == EFS_USE_AHEAD) {
             x->pass = 0;

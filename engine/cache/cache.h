@@ -84,7 +84,7 @@ uint64_t efs_cache_bytes(const struct efs_store *store);
 /* ---- requests ---- */
 
 /* Kinds of requests: OPENED: files are opened, one by one; NAMED: all experts that a layer needs; AHEAD: named before
- * their use: counted as a use now, and the next open, request or read of each is not counted again. */
+ * their use: counted as a use now, and the next open, request or read of each is not counted again; not pinned. */
 enum efs_use_kind { EFS_USE_OPENED, EFS_USE_NAMED, EFS_USE_COUNTED, EFS_USE_AHEAD };
 /* Uses to be placed by efs_cache_place(), in scratch memory of the cache state: valid until the lock is released. */
 struct efs_uses {

@@ -3,9 +3,9 @@
  * admission.c - see fetch.h: the queue of requests that wait for memory. With efs.lock held.
  *
  * A request gets the memory of all of its items at once (reserve.c), in the order of the queue, or waits without any.
- * Its items are admitted one by one if they are used one by one: opens, and preloads without a holder; and if
- * they do not fit into memory at once. Such an *oversize* request holds some items while it waits for the next. There
- * is one at a time, and its caller gets -EDEADLK if it waits for all.
+ * Its items are admitted one by one if they are used one by one, as opens are; and if they do not fit into memory at
+ * once. Such an *oversize* request holds some items while it waits for the next. There is one at a time, and its caller
+ * gets -EDEADLK if it waits for all.
  *
  * A request whose program holds experts, of this or of other requests, waits for its own caller while what it waits for
  * does not fit next to those: behind the rest of the queue, which it does not hold up. Then it has its turn: at its
@@ -373,10 +373,9 @@ void efs_admission_enqueue(struct efs *fs, struct efs_request *request)
         fs->leases->least_pinned = UINT64_MAX;
         fs->deferred.changes.admission = false; /* of a time when nothing waited */
     }
-    for (uint32_t i = 0; i < request->base.count; i++) { /* except those that are being preloaded already */
-        request->items[i].waiting = request->items[i].base.state == EFS_ITEM_LOADING;
-        request->waiting += request->items[i].waiting;
-    }
+    for (uint32_t i = 0; i < request->base.count; i++)
+        request->items[i].waiting = true;
+    request->waiting = request->base.count;
     fs->items_waiting += request->waiting;
     EFS_QUEUE_PUSH(&fs->leases->queue, request);
     admission_run(fs);

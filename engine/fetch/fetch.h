@@ -78,7 +78,6 @@ struct efs_request_item {
     enum efs_form form;
     enum efs_item_got got;
     bool waiting;     /* in the admission queue; guarded by efs.lock */
-    bool preload;     /* without a holder: released when it is loaded */
     bool was_loading; /* when it was dropped */
     bool was_full;    /* it was full, in a memory file that does not serve this use, and was evicted for it */
     bool held;        /* counted in request->held and that of its holder; guarded by efs.lock */
@@ -146,7 +145,6 @@ struct efs_lease {
     uint32_t expert;
     uint32_t coded_pins;        /* coded items of requests that hold it or are loading it; guarded by efs.lock */
     uint8_t marks;              /* of fit.c, by form; 0 while the lock is free */
-    _Atomic uint8_t preloading; /* a bit for each form: it is being loaded without a holder */
 };
 
 /* A leased expert keeps its memory file, so no lock is needed. */

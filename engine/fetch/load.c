@@ -132,7 +132,7 @@ void efs_item_set(struct efs_request_item *item, enum efs_item_state state, erri
 }
 
 /* Answers an item; it was loaded, or load_error says why not. One of another process is READY until efs_client_drop(),
- * or FAILED. One of this process is READY, FAILED, or was dropped meanwhile; without a holder it is released. May free
+ * or FAILED. One of this process is READY, FAILED, or was dropped meanwhile. May free
  * the request. */
 static void item_answer(struct efs *fs, struct efs_task *task)
 {
@@ -147,18 +147,12 @@ static void item_answer(struct efs *fs, struct efs_task *task)
         request->arrived(item->arg, error, error < 0 ? NULL : &request->base, (uint32_t)(item - request->items));
     } else {
         pthread_mutex_lock(&request->lock);
-        bool loading = item->base.state == EFS_ITEM_LOADING, wanted = loading && !item->preload;
+        bool loading = item->base.state == EFS_ITEM_LOADING;
         if (loading)
-            efs_client_item_set(&request->base, &item->base,
-                                error < 0 ? EFS_ITEM_FAILED
-                                : wanted  ? EFS_ITEM_READY
-                                          : EFS_ITEM_DROPPED,
-                                error);
+            efs_client_item_set(&request->base, &item->base, error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY, error);
         pthread_mutex_unlock(&request->lock);
-        if (error == 0 && !wanted)
+        if (error == 0 && !loading)
             item_release(item);
-        if (item->preload)
-            atomic_fetch_and(&fs->leases->at[item->expert].preloading, (uint8_t) ~(1u << item->form));
     }
     if (own || error < 0) /* else it may be freed already */
         efs_request_unref(request);

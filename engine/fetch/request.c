@@ -15,7 +15,6 @@
 
 #include <errno.h>
 
-#define PRELOAD_SHARE 4     /* a preload loads experts full up to 1/4 of the budget, the rest coded */
 #define DROPPED_AT_ONCE 64u /* in one critical section */
 #define LOOK_MOST 32        /* experts that are looked at for mappings before memory is refused: some 300 us */
 
@@ -146,14 +145,14 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
     efs_client_request_init(&request->base, &request_ops, &request->lock, &request->changed, count,
                             offsetof(struct efs_request, items), sizeof(request->items[0]));
     request->base.owner = &fs->owner;
-    request->base.thread = how->arrived || how->preload ? 0 : efs_thread_number();
+    request->base.thread = how->arrived ? 0 : efs_thread_number();
     request->fs = fs;
     request->arrived = how->arrived;
     request->oversize_fn = how->oversize;
     request->holder = how->holder;
     if (request->holder)
         atomic_fetch_add(&request->holder->refs, 1);
-    request->together = !how->preload && !how->opened;
+    request->together = !how->opened;
     request->use = !how->arrived ? EFS_MEMFILE_PRIVATE : how->opened ? EFS_MEMFILE_EXPORTED : EFS_MEMFILE_WINDOW;
     request->refs = count + 1;
     efs_cond_init(&request->changed);
@@ -162,23 +161,18 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
         request->items[i].request = request;
         request->items[i].expert = needs[i].expert;
         request->items[i].arg = how->arrived ? how->args[i] : NULL;
-        request->items[i].preload = how->preload;
     }
     efs_request_add_parts(request);
     return request;
 }
 
-/* Lock held. Chooses the form of each item. A preload is full up to 1/PRELOAD_SHARE of the budget, the rest is coded.
- * EFS_FORM_ANY is full if the expert is READY or FILLING. */
+/* Lock held. Chooses the form of each item. EFS_FORM_ANY is full if the expert is READY or FILLING. */
 static void request_choose_forms(const struct efs *fs, struct efs_request *request, const struct efs_request_how *how)
 {
-    uint64_t bytes = 0;
     for (uint32_t i = 0; i < request->base.count; i++) {
         struct efs_request_item *item = &request->items[i];
-        bytes += efs_memfile_bytes(fs, item->expert);
-        bool full = how->preload                ? bytes <= fs->account.budget_bytes / PRELOAD_SHARE
-                    : how->form == EFS_FORM_ANY ? efs_full_of(fs, item->expert)->state != EFS_FULL_NONE
-                                                : how->form == EFS_FORM_FULL;
+        bool full = how->form == EFS_FORM_ANY ? efs_full_of(fs, item->expert)->state != EFS_FULL_NONE
+                                              : how->form == EFS_FORM_FULL;
         item->form = full && fs->options.full_pool ? EFS_FORM_FULL : EFS_FORM_CODED;
     }
 }
@@ -203,17 +197,9 @@ static void request_look(struct efs *fs, const struct efs_request *request)
     efs_lock(fs);
 }
 
-/* Lock held. A preload of an expert that is being loaded without a holder already is DROPPED: it must not be loaded
- * again, which bounds the queue. */
-static void item_begin(struct efs *fs, struct efs_request_item *item)
+/* Lock held. */
+static void item_begin(struct efs *fs, const struct efs_request_item *item)
 {
-    const uint8_t bit = (uint8_t)(1u << item->form);
-    if (item->preload && atomic_fetch_or(&fs->leases->at[item->expert].preloading, bit) & bit) {
-        efs_client_item_set(&item->request->base, &item->base, EFS_ITEM_DROPPED, 0);
-        item->request->refs--;
-        efs_cache_release(fs, item->expert);
-        return;
-    }
     bool full = item->form == EFS_FORM_FULL;
     efs_count(fs->stats, leases, full);
     efs_count(fs->stats, coded, !full);
@@ -225,13 +211,10 @@ static void item_begin(struct efs *fs, struct efs_request_item *item)
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_client_request **out, struct efs_error *err)
 {
-    const enum efs_use_kind kind = how->preload   ? EFS_USE_AHEAD
-                                   : how->opened  ? EFS_USE_OPENED
-                                   : how->counted ? EFS_USE_COUNTED
-                                                  : EFS_USE_NAMED;
+    const enum efs_use_kind kind = how->opened ? EFS_USE_OPENED : how->counted ? EFS_USE_COUNTED : EFS_USE_NAMED;
     bool full_waits = false;
     *out = NULL;
-    errint_t rc = request_check(fs, needs, count, how->preload ? EFS_FORM_CODED : how->form, err);
+    errint_t rc = request_check(fs, needs, count, how->form, err);
     if (rc < 0)
         return rc;
     struct efs_request *request = request_new(fs, needs, count, how);
@@ -253,9 +236,28 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
     if (full_waits)
         efs_plan_thread_kick(fs);
     efs_unlock(fs);
-    if (how->preload || how->arrived)
+    if (how->arrived)
         efs_request_unref(request);
     else
         *out = &request->base;
+    return 0;
+}
+
+errint_t efs_experts_want(struct efs *fs, const struct efs_need *needs, uint32_t count, struct efs_error *err)
+{
+    errint_t rc = request_check(fs, needs, count, EFS_FORM_CODED, err);
+    if (rc < 0)
+        return rc;
+    efs_lock(fs);
+    efs_use_experts(fs, needs, count, EFS_USE_AHEAD);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t expert = needs[i].expert;
+        if (efs_full_of(fs, expert)->state != EFS_FULL_NONE)
+            continue;
+        efs_expert_read_ahead(fs, expert);
+        if (efs_extents_missing(fs, expert)) /* for want of memory */
+            efs_cache_lost(fs, expert);
+    }
+    efs_unlock(fs);
     return 0;
 }

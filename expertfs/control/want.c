@@ -102,14 +102,12 @@ static errint_t message_parse(struct efsd *daemon, const char *text, size_t byte
 /* Checks all lines before it submits the first request. */
 static errint_t want_submit(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
 {
-    const struct efs_request_how how = {.preload = true};
     struct efs_error err = {.text = ""};
-    struct efs_client_request *none;
     struct message m;
     uint32_t at = 0;
     errint_t rc = message_parse(daemon, text, bytes, &m, &err);
     for (uint32_t i = 0; rc == 0 && i < m.requests; at += m.counts[i++])
-        rc = efs_request_submit(daemon->fs, m.needs + at, m.counts[i], &how, &none, &err);
+        rc = efs_experts_want(daemon->fs, m.needs + at, m.counts[i], &err);
     message_free(&m);
     efsd_want_finish(daemon, user, rc, &err);
     return rc;

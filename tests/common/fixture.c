@@ -356,13 +356,10 @@ errint_t fixture_prefetch(struct efs *fs, unsigned layer, const struct efs_need 
                           struct efs_error *err)
 {
     struct efs_need found[64];
-    struct efs_client_request *none;
     assert_true(count <= sizeof(found) / sizeof(found[0]));
     memcpy(found, needs, count * sizeof(*needs));
     errint_t rc = efs_experts_find(fs, "", layer, found, count, err);
-    if (rc == 0)
-        rc = efs_request_submit(fs, found, count, &(struct efs_request_how){.preload = true}, &none, err);
-    return rc;
+    return rc < 0 ? rc : efs_experts_want(fs, found, count, err);
 }
 
 errint_t fixture_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err)

@@ -316,14 +316,14 @@ static void step_request(struct session *s)
     }
     memset(h, 0, sizeof(*h));
     h->count = draw_needs(s, h->needs);
-    const struct efs_request_how how = {.form = forms[below(s, 3)], .preload = once_in(s, 5)};
-    errint_t rc = efs_request_submit(s->fs, h->needs, h->count, &how, &h->request, &err);
+    const struct efs_request_how how = {.form = forms[below(s, 3)]};
+    errint_t rc = once_in(s, 5) ? efs_experts_want(s->fs, h->needs, h->count, &err)
+                                : efs_request_submit(s->fs, h->needs, h->count, &how, &h->request, &err);
     if (rc < 0) {
         errors_seen++;
         assert_string_not_equal(err.text, "");
         return;
     }
-    assert_true(how.preload == (h->request == NULL));
     if (h->request && once_in(s, 2))
         assert_true(efs_client_wait(h->request) <= 0);
 }

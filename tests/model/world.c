@@ -197,17 +197,18 @@ static void caller_request(unsigned n)
         args[i] = &c->here[i];
     }
     const struct efs_request_how how = {.form = p->form,
-                                        .preload = p->kind == CALLER_PRELOAD,
                                         .arrived = session ? session_arrived : NULL,
                                         .args = session ? args : NULL,
                                         .oversize = session ? session_oversize : NULL};
     struct efs_client_request *request;
+    if (p->kind == CALLER_WANT) {
+        c->stage = STAGE_DONE;
+        assert_int_equal(efs_experts_want(world->fs, needs, p->count, NULL), 0);
+        return;
+    }
     one_thread->number = p->thread ? CALLERS_MAX + p->thread : n + 1;
     assert_int_equal(efs_request_submit(world->fs, needs, p->count, &how, &request, NULL), 0);
-    if (p->kind == CALLER_PRELOAD)
-        c->stage = STAGE_DONE;
-    else
-        find_request(c, p->count);
+    find_request(c, p->count);
 }
 
 static void caller_begin(unsigned n)

@@ -27,7 +27,7 @@ enum caller_kind {
     CALLER_NONE,
     CALLER_REQUEST, /* in process: efs_request_submit(), then drops and efs_client_release() */
     CALLER_SESSION, /* of a client of a mount: `arrived` reports each expert, which is held until it is dropped */
-    CALLER_PRELOAD, /* a preload without a holder: ends at once */
+    CALLER_WANT,    /* experts are wanted, without holding them: ends at once */
     CALLER_READ,    /* a read of some bytes of an expert's file */
     CALLER_OPEN     /* a lease on an expert for an open of its file */
 };
