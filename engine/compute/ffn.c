@@ -8,9 +8,9 @@
  */
 #include "ffn.h"
 #include "expertfs-private.h"
+#include "expertfs-clock-private.h"
 #include "team.h"
 
-#include "plan_thread.h"
 #include "request.h"
 #include "sys.h"
 
@@ -522,29 +522,11 @@ static void ffn_end(struct ffn *f)
     free(f);
 }
 
-/* The form in which the experts were run; EFS_FORM_ANY if they differ. */
-static enum efs_form form_of(const struct ffn *f)
-{
-    uint32_t full = 0;
-    for (uint32_t i = 0; i < f->mixture->expert_count; i++)
-        full += f->experts[i].gate.plain != NULL;
-    return full == 0 ? EFS_FORM_CODED : full == f->mixture->expert_count ? EFS_FORM_FULL : EFS_FORM_ANY;
-}
-
-/* Reports the measured times to the planner and, if from.ns is set, to the caller. */
+/* Reports the measured times to the caller, if from.ns is set. */
 static void ffn_measured(const struct ffn *f)
 {
-    const struct efs_mixture *m = f->mixture;
-    const unsigned threads = efs_team_threads(f->team);
-    struct efs *fs = f->from.client ? efs_client_fs(f->from.client) : NULL;
-    uint64_t busy_ns = 0;
-    for (uint32_t i = 0; i < m->expert_count; i++) {
-        busy_ns += f->experts[i].busy_ns;
-        if (f->from.ns)
-            f->from.ns[i] = f->experts[i].busy_ns / threads;
-    }
-    if (fs)
-        efs_plan_thread_product(fs, form_of(f), m->expert_count, busy_ns / threads);
+    for (uint32_t i = 0; i < f->mixture->expert_count && f->from.ns; i++)
+        f->from.ns[i] = f->experts[i].busy_ns / efs_team_threads(f->team);
 }
 
 errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *mixture,

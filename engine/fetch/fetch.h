@@ -143,8 +143,8 @@ static inline struct efs_request *efs_request_of(const struct efs_client_request
 struct efs_lease {
     struct efs *fs;
     uint32_t expert;
-    uint32_t coded_pins;        /* coded items of requests that hold it or are loading it; guarded by efs.lock */
-    uint8_t marks;              /* of fit.c, by form; 0 while the lock is free */
+    uint32_t coded_pins; /* coded items of requests that hold it or are loading it; guarded by efs.lock */
+    uint8_t marks;       /* of fit.c, by form; 0 while the lock is free */
 };
 
 /* A leased expert keeps its memory file, so no lock is needed. */

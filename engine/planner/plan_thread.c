@@ -44,7 +44,6 @@ struct efs_plan_thread {
     struct efs_machine machine; /* written only by the plan thread, with efs.lock held */
     uint64_t sampled_ns;        /* time of the machine's last sample */
     struct plan_inputs inputs;  /* at the last efs_plan_thread_look() */
-    double product_ns[2];       /* mean ns to run a full and a coded expert, from clients; 0: not known */
     struct efs_history recent;  /* since the last plan */
     uint64_t requests;
     uint32_t *ranks; /* scratch of efs_plan_thread_record() */
@@ -243,12 +242,12 @@ static void prefer_current_plan(const struct efs_plan_thread *s, struct efs_pool
 }
 
 static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *tuning, uint64_t bytes, unsigned pools,
-                     double chosen, const double product_ns[2], struct efs_skew *skew, struct efs_pools *plan)
+                     struct efs_skew *skew, struct efs_pools *plan)
 {
     const struct efs_profile *p = &s->profile;
     struct efs_rates_now rates; /* current; how much is kept coded and decoded later depends on the plan */
     efs_estimator_now(s->fs->estimator, &rates, NULL, NULL);
-    int rc = efs_skew_learn(skew, &s->history, efs_cache(s->fs)->layers, efs_cache(s->fs)->width, chosen);
+    int rc = efs_skew_learn(skew, &s->history, efs_cache(s->fs)->layers, efs_cache(s->fs)->width, EFS_CACHE_CHOSEN);
     if (rc < 0)
         return rc;
     struct efs_pools_request request = {.costs = {.full_bytes = p->full_bytes,
@@ -260,9 +259,7 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
                                                   .workers = p->workers,
                                                   .disk_bytes_per_second = rates.disk_bytes_per_second,
                                                   .read_latency_ns = rates.read_latency_ns,
-                                                  .decode_bytes_per_second = rates.decode_each[EFS_DECODE_CACHED],
-                                                  .f_hit_ns = product_ns[EFS_FORM_FULL],
-                                                  .c_hit_ns = product_ns[EFS_FORM_CODED]},
+                                                  .decode_bytes_per_second = rates.decode_each[EFS_DECODE_CACHED]},
                                         .skew = skew,
                                         .budget_bytes = bytes,
                                         .goal = tuning->goal,
@@ -300,12 +297,9 @@ static void thread_plan(struct efs_plan_thread *s)
     struct efs_cache_tuning tuning = *now;
     uint64_t bytes = efs_cache(fs)->pools_bytes;
     unsigned pools = pools_now(fs);
-    const double product_ns[2] = {s->product_ns[0], s->product_ns[1]};
     efs_unlock(fs);
     uint64_t begin = efs_now_ns();
-    int rc = bytes && (pools || tuning.fixed_plan)
-                 ? make_plan(s, &tuning, bytes, pools, EFS_CACHE_CHOSEN, product_ns, &skew, &plan)
-                 : -ENODATA;
+    int rc = bytes && (pools || tuning.fixed_plan) ? make_plan(s, &tuning, bytes, pools, &skew, &plan) : -ENODATA;
     uint64_t took = efs_now_ns() - begin;
     efs_lock(fs);
     if (rc == 0 && !tuning.fixed_plan && !now->fixed_plan)
@@ -615,20 +609,6 @@ void efs_plan_thread_wait(struct efs *fs)
     efs_unlock(fs);
 }
 
-void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t all_ns)
-{
-    struct efs_plan_thread *s = fs->plan_thread;
-    if (!s || (form != EFS_FORM_FULL && form != EFS_FORM_CODED))
-        return;
-    uint64_t ns = all_ns / experts;
-    efs_lock(fs);
-    double *mean = &s->product_ns[form];
-    if (*mean == 0)
-        efs_plan_thread_replan(fs);
-    *mean += ((double)ns - *mean) * (*mean == 0 ? 1 : 0.02);
-    efs_unlock(fs);
-}
-
 /* ---- the texts "plan", "profile" and "memory" ---- */
 
 static const char *const profile_sources[] = {"assumed", "saved", "measured"};
@@ -656,8 +636,6 @@ static void print_plan(struct efs_plan_thread *s, FILE *out)
     fprintf(out, "misses: %.4f\n", s->plan.hits[EFS_POOLS]);
     fprintf(out, "io_ns: %.0f\n", s->plan.io_ns);
     fprintf(out, "makespan_ns: %.0f\n", s->plan.makespan_ns);
-    fprintf(out, "product_full_ns: %.0f\n", s->product_ns[EFS_FORM_FULL]);
-    fprintf(out, "product_coded_ns: %.0f\n", s->product_ns[EFS_FORM_CODED]);
     fprintf(out, "profile: %s\n", profile_sources[s->profile_source]);
     fprintf(out, "history: %s\n", s->counts_loaded ? "saved counts" : "none");
     fprintf(out, "history_passes: %llu\n", (unsigned long long)s->skew.passes);

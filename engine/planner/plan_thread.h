@@ -45,10 +45,6 @@ void efs_plan_thread_look(struct efs *fs);
 /* A lease waits for room: wakes the thread, which then retries such leases every 50 ms. */
 void efs_plan_thread_kick(struct efs *fs);
 
-/* A client has run experts of a layer in this form, in ns of wall time with all its threads. Plans use the mean per
- * expert as the cost of a hit in F or C. Without lock. */
-void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t ns);
-
 /* The texts "plan", "profile", "memory" and "placement" of efs_describe(), with its errors. Without lock. */
 errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 

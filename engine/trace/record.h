@@ -20,9 +20,9 @@ uint64_t efs_record_bytes(void); /* size of the ring */
 /* Sets the number of layers with experts, and width: the number of experts of the largest. Called before threads are
  * started. */
 void efs_record_layers(struct efs *fs, uint32_t layers, uint32_t width);
-/* With efs.lock held. Records a request of a layer for experts (numbers in the layer), each at most once; tokens NULL: one token
- * each. named: the request lists all experts of the layer; otherwise they come from leases or reads, and more of the
- * layer may follow. Ignored if a trace cannot hold the numbers. */
+/* With efs.lock held. Records a request of a layer for experts (numbers in the layer), each at most once; tokens NULL:
+ * one token each. named: the request lists all experts of the layer; otherwise they come from leases or reads, and more
+ * of the layer may follow. Ignored if a trace cannot hold the numbers. */
 void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
                         bool named);
 

@@ -9,12 +9,6 @@ static double at_least_one(unsigned n)
     return n ? n : 1;
 }
 
-/* Whether the client computes on experts, full or coded, with known times. */
-static bool cost_has_products(const struct efs_cost *cost)
-{
-    return cost->extended && cost->c_hit_ns > 0;
-}
-
 struct efs_share efs_makespan_share(const struct efs_cost *cost, enum efs_pool pool)
 {
     double tensors = at_least_one(cost->tensors), chunks = tensors * at_least_one(cost->shards);
@@ -25,22 +19,19 @@ struct efs_share efs_makespan_share(const struct efs_cost *cost, enum efs_pool p
         share.io_ns += tensors * cost->sm_read_ns;
     if (reads_e)
         share.io_ns += chunks * cost->e_read_ns;
-    if (pool != EFS_POOL_F && !cost_has_products(cost))
+    if (pool != EFS_POOL_F)
         share.cpu_ns += chunks * cost->decode_ns;
     if (cost->extended)
         share.io_ns += reads_sm || reads_e ? cost->request_ns : 0;
     else
         share.cpu_ns += reads_e ? chunks * cost->e_read_ns : 0;
     share.cpu_ns /= at_least_one(cost->threads);
-    if (cost_has_products(cost)) /* measured with all threads */
-        share.cpu_ns += pool == EFS_POOL_F ? cost->f_hit_ns : cost->c_hit_ns;
     return share;
 }
 
 double efs_makespan_of(const struct efs_cost *cost, struct efs_share sum, bool reads)
 {
-    double last = cost_has_products(cost) ? cost->c_hit_ns : cost->decode_ns;
-    double io = sum.io_ns + (cost->extended && reads ? last : 0);
+    double io = sum.io_ns + (cost->extended && reads ? cost->decode_ns : 0);
 
     return io > sum.cpu_ns ? io : sum.cpu_ns;
 }

@@ -35,13 +35,6 @@ struct efs_cost {
      */
     bool extended;
     double request_ns; /* of each separate read: an S or E hit or a miss makes one per expert */
-
-    /*
-     * For a client that computes on the coded form (extended only): the measured time of an expert's product on all
-     * threads. Experts that are not full are then never decoded, and the last expert read runs after all I/O. 0: such
-     * experts are decoded. f_hit_ns, the product of a full expert, is used only if c_hit_ns is set.
-     */
-    double c_hit_ns, f_hit_ns;
 };
 
 /*

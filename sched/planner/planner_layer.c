@@ -30,7 +30,7 @@ static int plan_request_check(const struct efs_plan_request *r)
         r->pools & ~EFS_PLAN_ALL_POOLS)
         return -EINVAL;
     if (!is_time(cost->sm_read_ns) || !is_time(cost->e_read_ns) || !is_time(cost->decode_ns) ||
-        !is_time(cost->request_ns) || !is_time(cost->c_hit_ns) || !is_time(cost->f_hit_ns))
+        !is_time(cost->request_ns))
         return -EINVAL;
     for (unsigned p = 0; p < EFS_POOLS; p++)
         if (!r->expert_bytes[p] || r->expert_bytes[p] > MAX_EXPERT_BYTES)

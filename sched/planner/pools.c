@@ -38,8 +38,6 @@ struct efs_cost efs_pools_cost(const struct efs_pools_costs *c, uint64_t bytes[E
         .tensors = tensors,
         .extended = true,
         .request_ns = c->read_latency_ns,
-        .c_hit_ns = c->c_hit_ns,
-        .f_hit_ns = c->f_hit_ns,
     };
 }
 
@@ -167,8 +165,7 @@ static bool pools_request_valid(const struct efs_pools_request *r)
         (r->pools && !(r->pools & efs_pools_possible(c))))
         return false;
     return c->full_bytes > 0 && c->coded_bytes > 0 && c->sm_bytes > 0 && c->e_bytes >= 0 &&
-           c->disk_bytes_per_second > 0 && c->decode_bytes_per_second > 0 && c->read_latency_ns >= 0 &&
-           c->f_hit_ns >= 0 && c->c_hit_ns >= 0 && r->step <= 1;
+           c->disk_bytes_per_second > 0 && c->decode_bytes_per_second > 0 && c->read_latency_ns >= 0 && r->step <= 1;
 }
 
 int efs_pools_plan(const struct efs_pools_request *r, struct efs_pools *plan)

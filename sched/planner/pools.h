@@ -24,9 +24,6 @@ struct efs_pools_costs {
     double full_bytes, coded_bytes, sm_bytes, e_bytes; /* of an expert in F, C, S, E; e_bytes 0: no E-chunks */
     double tensors, shards, workers;                   /* n, K, L */
     double disk_bytes_per_second, read_latency_ns, decode_bytes_per_second;
-    /* For a client that computes: the time of the product of a full expert, and of one in coded form, with all workers
-     * on it. Both 0: a hit in F is free, and a coded expert is decoded first. */
-    double f_hit_ns, c_hit_ns;
 };
 /* Converts to the costs of Algorithm 3 (extended), and to whole bytes. */
 struct efs_cost efs_pools_cost(const struct efs_pools_costs *costs, uint64_t expert_bytes[EFS_POOLS]);

@@ -232,25 +232,6 @@ TEST(test_unknown_kinds)
     }
 }
 
-/* Products report their time to the planner, for EFS_FORM_ANY as well; here the expert is computed in coded form. */
-TEST(test_time_reported)
-{
-    static float y[TOKENS * Y_STRIDE];
-    struct efs_error err = {""};
-    char *text;
-    size_t bytes;
-    pack(&model, EFS_CHOOSE_CASCADE);
-    struct efs *fs = open_store(&model, 128 * MIB);
-    assert_int_equal(run(fs, 1, EFS_FORM_ANY, EFS_ACTIVATION_F32, 1, y, &err), 0);
-    assert_int_equal(efs_describe(fs, "plan", &text, &bytes), 0);
-    const char *coded = strstr(text, "product_coded_ns: ");
-    assert_non_null(coded);
-    assert_true(strtoull(coded + strlen("product_coded_ns: "), NULL, 10) > 0);
-    assert_non_null(strstr(text, "product_full_ns: 0\n"));
-    free(text);
-    efs_close(fs);
-}
-
 TEST(test_damage)
 {
     static float y[TOKENS * Y_STRIDE];

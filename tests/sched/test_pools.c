@@ -75,34 +75,6 @@ TEST(costs_by_hand)
     assert_int_equal(efs_pools_possible(&odd), EFS_PLAN_POOL(EFS_POOL_F) | EFS_PLAN_POOL(EFS_POOL_C));
 }
 
-/* Algorithm 3 for a client that computes on the coded form: no decoding; each expert costs its product; the product of
- * the last one starts after all I/O. */
-TEST(products_by_hand)
-{
-    struct efs_pools_costs with = costs;
-    uint64_t bytes[EFS_POOLS];
-
-    with.c_hit_ns = 2e6;
-    with.f_hit_ns = 3e6;
-    struct efs_cost cost = efs_pools_cost(&with, bytes);
-    assert_double_equal(cases_makespan(&cost, 4, (const unsigned[]){0, 4, 0, 0}), 8e6, 1e-3);
-    assert_double_equal(cases_makespan(&cost, 4, (const unsigned[]){4, 0, 0, 0}), 12e6, 1e-3);
-    assert_double_equal(cases_makespan(&cost, 4, (const unsigned[]){3, 1, 0, 0}), 11e6, 1e-3);
-    /* one S hit: 1500 us of reads and 70 ns, then its product; 1500 us + 2 ms is less than two products, 4 ms */
-    assert_double_equal(cases_makespan(&cost, 2, (const unsigned[]){0, 1, 1, 0}), 4e6, 1e-3);
-    /* one miss: 6000 us and 70 ns of reading, then its product */
-    assert_double_equal(cases_makespan(&cost, 2, (const unsigned[]){0, 1, 0, 0}), 6e6 + 70 + 2e6, 1e-3);
-    /* not extended: the paper's makespan, with these costs ignored */
-    cost.extended = false;
-    struct efs_cost paper = cost;
-    paper.c_hit_ns = paper.f_hit_ns = 0;
-    for (unsigned f = 0; f <= 4; f++)
-        for (unsigned s = 0; f + s <= 4; s++) {
-            const unsigned hits[EFS_POOLS] = {f, 4 - f - s, s, 0};
-            assert_double_equal(cases_makespan(&cost, 4, hits), cases_makespan(&paper, 4, hits), 0);
-        }
-}
-
 TEST(shared_is_the_planner)
 {
     struct efs_skew skew = zipf(24, 32, 4);
@@ -180,32 +152,6 @@ TEST(ratios_as_said)
     efs_skew_free(&skew);
 }
 
-/* With memory for all full experts, a client that copies gets pool F, one that computes on the coded form gets pool
- * C. */
-TEST(coded_clients_get_coded_pools)
-{
-    struct efs_skew skew = zipf(8, 32, 4);
-    struct efs_pools_request plain = {
-        .costs = costs, .skew = &skew, .budget_bytes = 8 * 32 * 9000, .goal = EFS_PLAN_MAKESPAN};
-    struct efs_pools_request coded = plain;
-    struct efs_pools a, b;
-
-    coded.costs.c_hit_ns = 1e5;
-    coded.costs.f_hit_ns = 1.3e5;
-    assert_int_equal(efs_pools_plan(&plain, &a), 0);
-    assert_int_equal(efs_pools_plan(&coded, &b), 0);
-    check_plan(&plain, &a);
-    check_plan(&coded, &b);
-    assert_double_equal(a.hits[EFS_POOL_F], 4, 1e-6);
-    assert_double_equal(b.hits[EFS_POOL_C], 4, 1e-6);
-    plain.budget_bytes = coded.budget_bytes = 8 * 16 * 9000; /* half of it */
-    assert_int_equal(efs_pools_plan(&plain, &a), 0);
-    assert_int_equal(efs_pools_plan(&coded, &b), 0);
-    assert_true(a.ratio[EFS_POOL_F] > 0.3);
-    assert_true(b.ratio[EFS_POOL_F] == 0 && b.hits[EFS_POOL_C] > a.hits[EFS_POOL_C] + 1);
-    efs_skew_free(&skew);
-}
-
 TEST(refuses)
 {
     struct efs_skew skew = zipf(4, 8, 2), empty = {0}, wide = zipf(EFS_PLAN_MAX_LAYERS + 1, 2, 1);
@@ -231,7 +177,6 @@ TEST(refuses)
     REFUSED(-EINVAL, costs.disk_bytes_per_second = 0);
     REFUSED(-EINVAL, costs.decode_bytes_per_second = -1);
     REFUSED(-EINVAL, costs.read_latency_ns = INFINITY);
-    REFUSED(-EINVAL, costs.c_hit_ns = NAN);
     bad = good;
     bad.costs.e_bytes = 0;
     bad.pools = EFS_PLAN_POOL(EFS_POOL_S) | EFS_PLAN_POOL(EFS_POOL_E);
@@ -258,7 +203,6 @@ TEST(any_request)
         int rc;
 
         r.costs.e_bytes = round % 5 == 0 ? 0 : 1500;
-        r.costs.c_hit_ns = round % 3 == 0 ? 3e6 * cases_uniform(&cases) : 0;
         rc = efs_pools_plan(&r, &plan);
         if (round % 5 == 0 && r.pools && !(r.pools & 3)) {
             assert_int_equal(rc, -EINVAL);
