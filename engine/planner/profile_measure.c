@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profile_measure.c - measures a profile: disk rates, and decoding on all workers in parallel, so that they share
- * memory bandwidth as when a store is served. */
+/* profile_measure.c - makes a profile: sizes by the store's index; measured disk rates, and decoding on all workers in
+ * parallel, so that they share memory bandwidth as when a store is served. */
 #include "expertfs-profile-private.h"
 #include "expertfs-private.h"
 
@@ -9,7 +9,6 @@
 #include "container.h"
 #include "kernels.h"
 #include "parallel.h"
-#include "profile_sizes.h"
 #include "sys.h"
 #include "store.h"
 #include "stats.h"
@@ -313,6 +312,66 @@ static errint_t measure_decode(struct efs_measure *m, unsigned workers, double s
 #define ROUNDS 5               /* of reads and decodes, whose medians count */
 #define ROUNDS_MIN 3           /* a slow disk may use up the time with these */
 
+/* ---- sizes ---- */
+
+#define PART_OF_EXPERT 25 /* a tensor counts if it has at least 1/25 of its expert's bytes */
+#define SHARDS_MAX 256    /* EFS_TASK_MAX_SHARDS */
+
+struct sizes {
+    uint64_t raw, e, sm, e_exact, exponent_raw;
+    uint64_t large, large_shards; /* tensors that count, and their shards */
+};
+
+static void sums_add_expert(const struct efs_store *store, const struct efs_disk_group *group, struct sizes *sums)
+{
+    uint64_t raw = 0;
+    for (uint32_t o = group->object_first; o < group->object_first + group->object_count; o++)
+        raw += store->objects[o].bytes;
+    for (uint32_t o = group->object_first; o < group->object_first + group->object_count; o++) {
+        const struct efs_disk_object *object = &store->objects[o];
+        bool large = object->bytes >= raw / PART_OF_EXPERT;
+        sums->large += large;
+        sums->large_shards += large ? object->shard_count : 0;
+        for (uint32_t s = object->shard_first; s < object->shard_first + object->shard_count; s++) {
+            const struct efs_disk_shard *shard = &store->shards[s];
+            uint32_t elements = efs_store_shard_elements(store, object, s);
+            sums->e += efs_chunk_up(shard->e_bytes);
+            sums->sm += efs_chunk_up(shard->sm_bytes);
+            if (object->format != EFS_FORMAT_BYTES) {
+                sums->e_exact += shard->e_bytes;
+                sums->exponent_raw += elements;
+            }
+        }
+        const struct efs_disk_shard *first = &store->shards[object->shard_first];
+        sums->e += first->e_bytes ? EFS_ALIGN : 0; /* whole pages are read: on average half a page more at each end */
+        sums->sm += first->sm_bytes ? EFS_ALIGN : 0;
+    }
+    sums->raw += raw;
+}
+
+/* Sets what the store's index gives: layers, experts, tensors, shards, sizes and rho; averages over the experts, of
+ * which the store has at least one. */
+static void profile_sizes(struct efs_store *store, struct efs_profile *p)
+{
+    struct sizes sums = {0};
+    double n = store->expert_count;
+    struct efs_store_info info;
+    efs_store_info(store, &info);
+    p->layers = (double)info.layers;
+    p->experts = (double)info.layer_experts;
+    for (uint32_t g = 0; g < store->expert_count; g++)
+        sums_add_expert(store, &store->groups[g], &sums);
+    p->full_bytes = (double)sums.raw / n;
+    p->e_bytes = (double)sums.e / n;
+    p->sm_bytes = (double)sums.sm / n;
+    p->coded_bytes = p->e_bytes + p->sm_bytes;
+    p->rho = sums.exponent_raw ? (double)sums.e_exact / (double)sums.exponent_raw : 0;
+    p->tensors = (double)((sums.large + store->expert_count / 2) / store->expert_count);
+    p->tensors = p->tensors < 1 ? 1 : p->tensors;
+    p->shards = sums.large ? (double)((sums.large_shards + sums.large / 2) / sums.large) : 1;
+    p->shards = p->shards < 1 ? 1 : p->shards > SHARDS_MAX ? SHARDS_MAX : p->shards;
+}
+
 /* ---- the measurement ---------------------------------------------------------------------------------------- */
 
 static uint64_t measure_random(uint64_t *state)
@@ -434,7 +493,7 @@ errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double s
     snprintf(profile->cpu_path, sizeof(profile->cpu_path), "%s", efs_cpu_name());
     clock_gettime(CLOCK_REALTIME, &now);
     profile->measured_at = now.tv_sec;
-    efs_profile_sizes(store, profile);
+    profile_sizes(store, profile);
     pthread_mutex_init(&m.lock, NULL);
     pthread_cond_init(&m.idle, NULL);
     errint_t rc = measure_list_objects(&m);
