@@ -18,11 +18,17 @@ from .values import number, size, text
 
 def _run(*command: str) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   text=True, start_new_session=True)
     except FileNotFoundError:
         raise Error(2, f"{command[0]} is not in PATH\nhint: install the package expertfs") from None
-    if done.returncode:
-        raise Error(5, done.stderr.strip() or f"{command[0]}: exit status {done.returncode}")
+    try:
+        said = process.communicate()[1]
+    except BaseException:  # of a signal handler: the caller undoes what the program has done by then
+        process.wait()
+        raise
+    if process.returncode:
+        raise Error(5, said.strip() or f"{command[0]}: exit status {process.returncode}")
 
 
 @contextlib.contextmanager
@@ -36,7 +42,12 @@ def mount(store: str | os.PathLike, path: str | os.PathLike | None = None, budge
             undo.callback(os.rmdir, path)
         amount = size("budget", budget)
         options = ["-o", f"budget={amount}"] if amount else []
-        _run("expertfs", *options, os.fspath(store), os.fspath(path))
+        try:
+            _run("expertfs", *options, os.fspath(store), os.fspath(path))
+        except BaseException:
+            if os.path.ismount(path):
+                _unmount(os.fspath(path))
+            raise
         undo.callback(_unmount, os.fspath(path))
         yield os.fspath(path)
 

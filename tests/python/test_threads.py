@@ -102,6 +102,20 @@ except KeyboardInterrupt:
     quietly(stop)
     print("interrupted")
 """, wide, scratch("interrupted.efs"), says="interrupted\n")
+if os.path.exists("/dev/fuse"):
+    ends("while a store is mounted: it is unmounted, and its folder removed", """
+import expertfs, os, random, signal, sys, tempfile, threading
+tempfile.tempdir, drawn = sys.argv[2], random.Random(1)
+for turn in range(20):
+    timer = threading.Timer(drawn.random() * .1, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        with expertfs.mount(sys.argv[1], budget="128M"):
+            timer.join()
+    except KeyboardInterrupt:
+        pass
+print(os.listdir(sys.argv[2]))
+""", store, tempfile.mkdtemp(dir=SCRATCH), says="[]\n")
 
 print("-- close() and threads")
 ends("a thread waits: close() fails until it has ended", HELD + f"""
