@@ -25,7 +25,7 @@ SECONDS = os.path.join(BUILD, "tests", "seconds.json")
 ALONE = (
     "test_expertctl.py",  # expertctl ls sees the mounts of other tests
     "test_budget_limit.py", "test_profile.py")  # they measure memory and rates
-OWN_MOUNTS = ["unshare", "-m", "--propagation", "private"]
+OWN_MOUNTS = ["unshare", "-m", "--propagation", "slave"]  # a copy of a mount does not keep it
 if os.geteuid() or subprocess.run([*OWN_MOUNTS, "true"], stderr=subprocess.DEVNULL, check=False).returncode:
     OWN_MOUNTS = []
 # The order of a first run, without measured times.

@@ -34,6 +34,7 @@ struct efs_io_queue {
     int wake_fd;
     /* used by the I/O thread only: */
     bool may_sleep; /* sleeping was set since the thread last reset it */
+    bool ending;    /* stop was set when the thread last looked: idle reads are cancelled */
     struct efs_io_list classes[EFS_IO_CLASSES];
     size_t window_bytes, inflight_bytes, idle_bytes; /* idle_bytes: bytes of idle reads among inflight_bytes */
     unsigned inflight, idle_inflight;
@@ -64,10 +65,12 @@ static void queue_finish(struct efs_io_queue *q, struct efs_io *io, errint_t err
     io->complete(io, error);
 }
 
-/* Whether the read was cancelled, perhaps before it was queued. Demand is not cancelled. */
-static bool io_is_cancelled(const struct efs_io *io)
+/* Whether the read was cancelled, perhaps before it was queued, or by the end of the queue. Demand is not cancelled. */
+static bool io_is_cancelled(const struct efs_io_queue *q, const struct efs_io *io)
 {
-    return io->class != EFS_IO_DEMAND && atomic_load(&io->change) == EFS_IO_CANCEL;
+    const enum efs_io_change change = atomic_load(&io->change);
+    return io->class != EFS_IO_DEMAND &&
+           (change == EFS_IO_CANCEL || (q->ending && io->class == EFS_IO_IDLE && change != EFS_IO_RAISE));
 }
 
 /* Applies changes to the reads of a list: raised reads are appended to the demand list, cancelled reads complete. */
@@ -78,7 +81,7 @@ static void queue_apply_list(struct efs_io_queue *q, struct efs_io_list *list)
     all.tail = all.head ? all.tail : &all.head;
     efs_io_list_init(list);
     while ((io = efs_io_pop(&all)))
-        if (io_is_cancelled(io))
+        if (io_is_cancelled(q, io))
             queue_finish(q, io, -ECANCELED);
         else
             efs_io_push(queue_list_of(q, io), io);
@@ -88,7 +91,7 @@ static void queue_apply_list(struct efs_io_queue *q, struct efs_io_list *list)
 static void queue_apply_in_flight(struct efs_io_queue *q)
 {
     for (unsigned i = q->b->ops->cancel ? q->inflight : 0; i-- > 0;)
-        if (io_is_cancelled(q->slots[i]->first) && q->b->ops->cancel(q->b, q->slots[i]))
+        if (io_is_cancelled(q, q->slots[i]->first) && q->b->ops->cancel(q->b, q->slots[i]))
             efs_backing_read_ended(q->b, q->slots[i], -ECANCELED);
 }
 
@@ -99,6 +102,7 @@ static bool queue_collect(struct efs_io_queue *q)
     pthread_mutex_lock(&q->lock);
     while (q->changed) {
         q->changed = false;
+        q->ending = q->stop;
         pthread_mutex_unlock(&q->lock);
         queue_apply_list(q, &q->classes[EFS_IO_AHEAD]);
         queue_apply_list(q, &q->classes[EFS_IO_IDLE]);
@@ -227,7 +231,7 @@ static void queue_start_reads(struct efs_io_queue *q)
             if (!queue_unregister(q, list->head->segment))
                 return;
             queue_finish(q, efs_io_pop(list), 0);
-        } else if (io_is_cancelled(list->head)) {
+        } else if (io_is_cancelled(q, list->head)) {
             queue_finish(q, efs_io_pop(list), -ECANCELED);
         } else {
             queue_start_read(q, info->joins ? efs_io_pop_joined(list, info->best_bytes) : efs_io_pop(list));
@@ -408,7 +412,7 @@ size_t efs_io_window_bytes(const struct efs_io_queue *q)
 static void queue_stop(struct efs_io_queue *q, bool keep_backing)
 {
     pthread_mutex_lock(&q->lock);
-    q->stop = true;
+    q->stop = q->changed = true;
     q->keep_backing = keep_backing;
     queue_unlock_and_wake(q);
     pthread_join(q->thread, NULL);

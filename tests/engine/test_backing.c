@@ -397,9 +397,8 @@ static struct line *line_begin(const struct toy_kind *kind, const unsigned char 
     return l;
 }
 
-static void line_end(struct line *l)
+static void line_free(struct line *l)
 {
-    efs_io_queue_stop(l->queue);
     efs_io_queue_free(l->queue);
     toy_end(&l->toy);
     sem_destroy(&l->ended);
@@ -409,6 +408,12 @@ static void line_end(struct line *l)
         free(l->reads[i].to);
     free(l->holder.to);
     free(l);
+}
+
+static void line_end(struct line *l)
+{
+    efs_io_queue_stop(l->queue);
+    line_free(l);
 }
 
 static void read_ended(struct efs_io *io, errint_t error)
@@ -522,6 +527,28 @@ TEST(cancel_in_flight)
         line_wait(l, 1);
         check_bytes(l, &l->reads[1]);
         line_end(l);
+    }
+}
+
+/* The end does not wait for idle reads of a source that answers nothing. */
+TEST(end_with_idle_reads)
+{
+    for (unsigned k = 0; k < KINDS; k++) {
+        if (kinds[k].servers == 0)
+            continue;
+        struct line *l = line_begin(&kinds[k], source, SOURCE_BYTES);
+        toy_hold(&l->toy, true);
+        for (unsigned i = 0; i < 4; i++)
+            submit(l, &l->reads[i], i * 5000, EFS_IO_IDLE_BYTES / 4096 + i, EFS_IO_IDLE);
+        pthread_mutex_lock(&l->toy.lock);
+        while (l->toy.inflight == 0)
+            pthread_cond_wait(&l->toy.changed, &l->toy.lock);
+        pthread_mutex_unlock(&l->toy.lock);
+        efs_io_queue_stop(l->queue);
+        for (unsigned i = 0; i < 4; i++)
+            assert_int_equal(l->reads[i].error, -ECANCELED);
+        toy_hold(&l->toy, false);
+        line_free(l);
     }
 }
 
