@@ -128,8 +128,8 @@ static void request_fail(struct efs *fs, struct efs_request *request, errint_t e
 static errint_t items_admit(struct efs *fs, struct efs_request_item *items, uint32_t count)
 {
     errint_t rc = efs_items_reserve(fs, items, count);
-    while (rc == -ENOMEM && efs_cache_reclaim(fs, EFS_FOR_REQUEST, 0) == 0)
-        rc = efs_items_reserve(fs, items, count);
+    while (efs_memory_is_held(fs, rc) && efs_cache_reclaim(fs, EFS_FOR_REQUEST, 0) == 0)
+        rc = efs_items_reserve(fs, items, count); /* demotions do not hold it: one may take seconds */
     if (rc < 0 && !memory_will_come(fs)) {
         while (efs_cache_reclaim(fs, EFS_FOR_ADMISSION, 0) == 0)
             ;

@@ -262,25 +262,28 @@ static void demotion_goes_on(struct efs *fs)
 
 /* ---- rounds ---- */
 
+static unsigned full_most = 1; /* full experts for which there is memory */
+
 static struct efs *open_store(void)
 {
     static struct efs_options options = {.workers = 2, .no_state = true, .full_pool = true, .lease_wait = true};
     static uint64_t fixed;
-    for (;;) { /* fixed_bytes depends on the budget, which must have room for exactly one full expert */
+    for (;;) { /* fixed_bytes depends on the budget, which must have room for exactly these experts */
         struct efs *fs = fixture_open(&model, options);
         struct efs_stats s;
         efs_stats(fs, &s);
-        if (s.fixed_bytes == fixed)
+        if (s.fixed_bytes == fixed && options.budget_bytes == fixed + 12 * MIB + full_most * bytes[0])
             return fs;
         efs_close(fs);
         fixed = s.fixed_bytes;
-        options.budget_bytes = fixed + 8 * MIB + bytes[0] + 4 * MIB;
+        options.budget_bytes = fixed + 12 * MIB + full_most * bytes[0];
     }
 }
 
 struct round {
     struct efs *fs;
-    void *mapped; /* mapping of the first expert's file; NULL: the expert was exported as a window */
+    void *mapped;                    /* mapping of the first expert's file; NULL: the expert was exported as a window */
+    struct efs_client_request *held; /* full_most 2: the second expert */
 };
 
 /* Releases the last lease of the first expert. Its demotion starts and stops at the gap. */
@@ -306,6 +309,10 @@ static struct round begin_round(unsigned at, bool window)
     gaps.at = at;
     gaps.seen = 0;
     gaps.go = gaps.copier_go = begun = false;
+    if (full_most == 2) {
+        r.held = begin_other(r.fs);
+        assert_int_equal(efs_client_wait(r.held), 0);
+    }
     fixture_set_and_plan(r.fs, "plan", "C=100");
     efs_lease_release(lease);
     if (at)
@@ -462,6 +469,26 @@ TEST(test_nothing_waits_for_the_encoder)
         let_go(&gaps.go);
         end_round(&r);
     }
+}
+
+/* The same for coded experts, for which the chunk pool has to grow, while the program holds another full one. */
+TEST(test_nothing_held_waits_for_the_encoder)
+{
+    full_most = 2;
+    struct round r = begin_round(1, false);
+    assert_true(is_demoting(r.fs));
+    const struct efs_need needs[] = {{2, 1}, {3, 1}};
+    struct efs_client_request *more;
+    struct efs_error err = {""};
+    assert_int_equal(efs_request_submit(r.fs, needs, 2, &(struct efs_request_how){.form = EFS_FORM_CODED}, &more, &err),
+                     0);
+    assert_int_equal(efs_client_wait(more), 0);
+    assert_false(is_demoting(r.fs));
+    efs_client_release(more);
+    end_other(r.held);
+    let_go(&gaps.go);
+    end_round(&r);
+    full_most = 1;
 }
 
 /* The store closes after a worker has decided to pass on a shard, and before it does. */
