@@ -138,9 +138,13 @@ static uint64_t listed(const void *address)
     return name(address);
 }
 
+/* Memory files are interchangeable, and so are addresses in them. */
 static uint64_t word_name(uint64_t word)
 {
     const void *address = (const void *)(uintptr_t)word;
+    const uint64_t offset = bytes_memfile_offset(address);
+    if (offset != UINT64_MAX)
+        return MIX(5, offset);
     return word < UINT32_MAX || !heap_contains(address) ? word : heap_is_free(address) ? 0 : name(address);
 }
 
@@ -153,6 +157,13 @@ static uint64_t words_hash(const void *data, size_t bytes)
     return hash;
 }
 
+/* Whether a word has one or two bytes after the rest of an address, which has 6. */
+static bool has_rest(uint64_t word)
+{
+    const void *address = (const void *)(uintptr_t)(word << 16 >> 16);
+    return word >> 48 && (heap_contains(address) || bytes_memfile_offset(address) != UINT64_MAX);
+}
+
 /* Words of a stack, or of a struct that this file does not know: where a smaller member follows the rest of an address,
  * that is not part of the state. */
 static uint64_t foreign_hash(const void *data, size_t bytes)
@@ -161,7 +172,7 @@ static uint64_t foreign_hash(const void *data, size_t bytes)
     const uint64_t *word = data;
     for (size_t i = 0; i < bytes / 8; i++) {
         bool rest = !heap_contains((const void *)(uintptr_t)word[i]) && heap_is_half((uint32_t)word[i]);
-        hash = mix(hash, rest ? word[i] >> 32 : word_name(word[i]));
+        hash = mix(hash, rest ? word[i] >> 32 : has_rest(word[i]) ? word[i] >> 48 : word_name(word[i]));
     }
     return hash;
 }

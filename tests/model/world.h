@@ -144,6 +144,8 @@ void bytes_check_extents(void);
 /* Fails unless the full expert has its bytes. */
 void bytes_check_full(uint32_t expert);
 void bytes_set_memfile(size_t bytes); /* of the largest memory file */
+/* Of an address in the memory of a memory file; UINT64_MAX: in none. */
+uint64_t bytes_memfile_offset(const void *address);
 
 /* ---- state.c ---- */
 /* A hash of the state. States with the same hash have the same next steps, which lead to states with the same hashes:

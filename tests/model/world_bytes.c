@@ -38,6 +38,12 @@ void bytes_set_memfile(size_t bytes)
 }
 
 /* The number of the memory file that contains the address; MEMFILES_MAX: none. */
+uint64_t bytes_memfile_offset(const void *address)
+{
+    uintptr_t offset = (uintptr_t)address - (uintptr_t)memfile_memory;
+    return memfile_memory && offset < MEMFILES_MAX * memfile_bytes ? offset % memfile_bytes : UINT64_MAX;
+}
+
 static unsigned memfile_at(const void *address)
 {
     uintptr_t offset = (uintptr_t)address - (uintptr_t)memfile_memory;
