@@ -6,6 +6,7 @@
 #include "state_file.h"
 
 #include "expertfs-private.h"
+#include "regular.h"
 #include "store.h"
 #include "sys.h"
 
@@ -70,13 +71,26 @@ static bool row_read(const char *line, struct row *row)
     return n == 10 && line[end] == '\n' && (row->same || strcmp(verdict, "other") == 0);
 }
 
-int efs_same_known(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range)
+/* NULL: there is none. A FIFO, whose open would wait for a writer, is not opened. */
+static FILE *rows_open(uint64_t content_hash)
 {
     char path[EFS_STATE_PATH_BYTES];
+    struct stat st;
+    if (efs_state_path("same", content_hash, "txt", path, sizeof(path), NULL) < 0)
+        return NULL;
+    int fd = efs_regular_open(AT_FDCWD, path, 0, &st);
+    FILE *file = fd >= 0 && st.st_size <= 2 * (off_t)FILE_BYTES_MAX ? fdopen(fd, "r") : NULL;
+    if (fd >= 0 && !file)
+        efs_sys_close(fd);
+    return file;
+}
+
+int efs_same_known(uint64_t content_hash, const struct stat *st, const struct efs_same_range *range)
+{
     const struct row want = row_of(st, range, true);
     struct row row;
     int known = 0;
-    FILE *file = efs_state_path("same", content_hash, "txt", path, sizeof(path), NULL) == 0 ? fopen(path, "re") : NULL;
+    FILE *file = rows_open(content_hash);
     char line[512];
     while (file && known != -ESTALE && fgets(line, sizeof(line), file)) {
         if (!row_read(line, &row) || !same_file(&row, &want))
@@ -111,7 +125,7 @@ void efs_same_remember(uint64_t content_hash, const struct stat *st, const struc
                            range->file, range->offset, range->fd_offset, range->bytes);
     if (n < 0 || (size_t)n >= sizeof(line))
         return;
-    int fd = efs_sys_open(path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
+    int fd = efs_sys_open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd >= 0 && efs_sys_fstat(fd, &now) == 0 && now.st_size < FILE_BYTES_MAX)
         (void)efs_sys_pwrite(fd, line, (size_t)n, 0); /* O_APPEND: at the end */
     else if (fd >= 0 || fd == -ENOENT)

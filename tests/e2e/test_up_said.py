@@ -82,6 +82,34 @@ says("a store", 1, "this is a store", "--reclaim", "-y", store)
 check("nothing is removed", contents(model) == before)
 run(expertctl, "down", mount, elsewhere)
 
+print("-- a record of sources that is a FIFO, or of any size")
+packed = next(f"{DATA}/{name}" for name in os.listdir(DATA) if name.endswith(".efs"))
+record, state = packed + ".sources", scratch("fifo-state")
+with open(record) as file:
+    text = file.read()
+
+
+def source_state():
+    rows = json.loads(ctl("ls", "--json", EXPERTFS_STATE=scratch("no-state")).stdout)["stores"]
+    return next(row.get("source_state") for row in rows if row["path"] == packed)
+
+
+check("its source is known", source_state() == "same")
+os.truncate(record, 65 << 20)
+check("a record of 65 MiB is not read", source_state() != "same", source_state())
+os.unlink(record)
+os.mkfifo(record)
+check("a FIFO is not waited for: ls", source_state() != "same", source_state())
+result = ctl("up", model, EXPERTFS_STATE=scratch("no-state"))
+check("nor by up, which compares the bytes and writes the record again", result.returncode == 0 and "packing" not in result.stderr and
+      source_state() == "same", result)
+run(expertctl, "down", mount)
+os.mkdir(state)
+for kind in ("sources", "same"):
+    os.mkfifo(f"{state}/{kind}-{text.split()[1]}.txt")
+result = run("env", f"EXPERTFS_STATE={state}", program("mkexpertfs"), "-q", model, scratch("fifo.efs"))
+check("nor by mkexpertfs", result.returncode == 0 and os.path.isfile(f"{state}/sources-{text.split()[1]}.txt"), result)
+
 print("-- the environment of the backend")
 for value, status in (("1M", 125), ("64M", 0), ("auto", 0), ("", 0)):
     result = ctl("up", store, "--", "echo", "started", EXPERTFS_BUDGET=value, EXPERTFS_PREFETCH="")

@@ -8,12 +8,16 @@
 #include "expertfs-profile-private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
+
+#define RECORD_BYTES_MAX (64 << 20)
 
 /* ---- the files --------------------------------------------------------------------------------------------------- */
 
@@ -152,10 +156,22 @@ static bool line_take(const char *line, struct tools_record *record)
     return file_parse(line, &more[last->count]) && ++last->count;
 }
 
+/* Opens a record: a regular file only, since an open of a FIFO would wait for a writer. NULL: there is none. */
+static FILE *record_open(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    const bool good = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= RECORD_BYTES_MAX;
+    FILE *in = good ? fdopen(fd, "r") : NULL;
+    if (fd >= 0 && !in)
+        close(fd);
+    return in;
+}
+
 /* Adds the sources in a file. One that is cut or damaged is left out, with those after it. */
 static void record_load(const char *path, uint64_t content_hash, struct tools_record *record)
 {
-    FILE *in = fopen(path, "re");
+    FILE *in = record_open(path);
     char *line = NULL;
     size_t room = 0;
     uint64_t hash;
