@@ -110,6 +110,21 @@ for kind in ("sources", "same"):
 result = run("env", f"EXPERTFS_STATE={state}", program("mkexpertfs"), "-q", model, scratch("fifo.efs"))
 check("nor by mkexpertfs", result.returncode == 0 and os.path.isfile(f"{state}/sources-{text.split()[1]}.txt"), result)
 
+print("-- a program of expertfs that a signal ends")
+os.mkdir(scratch("bin"))
+alone = shutil.copy(expertctl, scratch("bin/expertctl"))  # finds mkexpertfs and expertfs in its folder
+unpacked = make_model("unpacked", *NARROW, "--seed=8")
+for name, number, word, given in (("mkexpertfs", 9, "Killed", unpacked), ("mkexpertfs", 11, "Segmentation fault", unpacked),
+                                  ("expertfs", 9, "Killed", store)):
+    with open(scratch(f"bin/{name}"), "w") as file:
+        file.write(f"#!/bin/sh\nkill -{number} $$\n")
+    os.chmod(scratch(f"bin/{name}"), 0o755)
+    for more, status in (([], 1), *([(["--", "true"], 125)] if name == "mkexpertfs" else [])):
+        result = run("env", "EXPERTFS_BUDGET=64M", alone, "up", given, *more)
+        check(f"{name} ended by signal {number} {more}: exit {status}, and why", result.returncode == status and
+              f"expertctl: {name} was ended by signal {number} ({word})\n" in result.stderr and
+              ("\nhint: `dmesg`" in result.stderr) == (number == 9), result)
+
 print("-- the environment of the backend")
 for value, status in (("1M", 125), ("64M", 0), ("auto", 0), ("", 0)):
     result = ctl("up", store, "--", "echo", "started", EXPERTFS_BUDGET=value, EXPERTFS_PREFETCH="")

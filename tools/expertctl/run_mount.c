@@ -51,14 +51,29 @@ static void mount_remove(const struct ctl_run_mount *mount)
 
 /* ---- the supervisor ---- */
 
+/* Says that a signal has ended a program, which could not say so itself; nothing of SIGINT, which the user sent. */
+static void print_signal(const char *name, int status)
+{
+    if (!WIFSIGNALED(status) || WTERMSIG(status) == SIGINT)
+        return;
+    fprintf(stderr, "expertctl: %s was ended by signal %d (%s)\n", name, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (WTERMSIG(status) == SIGKILL)
+        fputs("hint: `dmesg` says if memory was short: raise the limit of memory, or end other programs\n", stderr);
+}
+
 int ctl_program_run(const char *const *words, const sigset_t *mask, bool quiet)
 {
     char folder[4096], path[4352];
     pid_t child = fork();
     if (child < 0)
         fprintf(stderr, "expertctl: cannot start %s: %s\n", words[0], strerror(errno));
-    if (child != 0)
-        return child < 0 ? -1 : child_wait(child);
+    if (child > 0) {
+        const int status = child_wait(child);
+        print_signal(words[0], status);
+        return status;
+    }
+    if (child < 0)
+        return -1;
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* it cleans up when this program is killed */
     signal(SIGXFSZ, SIG_DFL);
     sigprocmask(SIG_SETMASK, mask, NULL);

@@ -31,8 +31,8 @@ errint_t ctl_check_mount(struct efs_error *err);
 /* The first half of it. */
 errint_t ctl_check_device(struct efs_error *err);
 /* Runs a program of expertfs, words[0], from this program's folder or PATH, with this signal mask, and waits for it.
- * quiet: without its standard output. Returns its wait status, -1 if fork() failed; the child prints why exec failed.
- */
+ * quiet: without its standard output. Returns its wait status, -1 if fork() failed. Prints why exec failed, and which
+ * signal has ended the program. */
 int ctl_program_run(const char *const *words, const sigset_t *mask, bool quiet);
 /* The folder of this program's file, by /proc/self/exe; "": unknown. Returns path. */
 const char *ctl_program_folder(char *path, size_t room);
