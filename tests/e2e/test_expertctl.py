@@ -287,7 +287,11 @@ child = subprocess.Popen(["python3", "-c", f"import sys; f = open({small!r}, 'rb
 child.stdout.readline()
 told = [row for row in json.loads(ctl("status", "--json", mount.path).stdout)["readers"] if row["pid"] == child.pid]
 check("readers: a process, its files, what it read", told == [{"pid": child.pid, "uid": os.getuid(), "files": 2, "read_bytes": 100}], told)
+for _ in range(len(files) + 2):
+    mount.control("config")
+check("open_files: without control files, open or closed", wait_until(lambda: json.loads(ctl("status", "--json", mount.path).stdout)["open_files"] == 2))
 told = ctl("status", mount.path).stdout
+check("files that are open, in words", "\nclients   2 files are open, " in told, told)
 check("readers by name", f"          python3 (pid {child.pid}, {pwd.getpwuid(os.getuid()).pw_name}): 2 files open, 100 B read by the daemon\n"
       in told, told)
 child.communicate()

@@ -150,12 +150,12 @@ static void find_problems(const char *root, const struct ctl_sample *s, const ch
 /* ---- clients ----------------------------------------------------------------------------------------------------- */
 
 /* Files that are open, without those below .expertfs. */
-static uint64_t open_files(const char *stat)
+static uint64_t open_files(const struct ctl_table *readers)
 {
-    static const char *const names[] = {"fuse_opens_passthrough", "fuse_opens_direct", "fuse_opens_cached", NULL};
-    const struct span all = {NULL, stat, 1};
-    double opens = growth_of(&all, names), releases = growth(&all, "fuse_releases");
-    return opens > releases ? (uint64_t)(opens - releases) : 0;
+    uint64_t files = 0;
+    for (size_t row = 1; row <= readers->rows; row++)
+        files += ctl_table_number(readers, row, "files");
+    return files;
 }
 
 #define CLIENTS_SHOWN 5u
@@ -195,7 +195,7 @@ static void print_clients(const struct ctl_sample *s)
 {
     const struct ctl_table *clients = &s->clients;
     char name[32], user[32], since[24];
-    printf("\nclients   %llu files are open, %zu programs use libexpertfs\n", (unsigned long long)open_files(s->stat),
+    printf("\nclients   %llu files are open, %zu programs use libexpertfs\n", (unsigned long long)open_files(&s->readers),
            clients->rows);
     print_readers(&s->readers);
     for (size_t row = 1; row <= clients->rows && row <= CLIENTS_SHOWN; row++) {
@@ -401,7 +401,7 @@ json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
         "{s:o, s:o, s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "mountpoint", ctl_json_text(root), "store",
         ctl_json_text(store), "serving_path", tools_line_text(s->stat, "serving_path", path, sizeof(path)), "warm",
         tools_line_text(s->predict, "warm_state", warm, sizeof(warm)), "used_bytes", (json_int_t)held_bytes(s->stat),
-        "open_files", (json_int_t)open_files(s->stat), "placement", placement_json(s->config), "minute",
+        "open_files", (json_int_t)open_files(&s->readers), "placement", placement_json(s->config), "minute",
         span_json(&minute), "since_mount", span_json(&all), "clients", rows_json(&s->clients, client), "readers",
         rows_json(&s->readers, reader), "problems", wrong);
     if (json) {
