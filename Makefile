@@ -190,7 +190,7 @@ $(BUILD)/tests/engine/test_request_cost: BASE_LDFLAGS += $(patsubst %,-Wl$(comma
 ONE_THREAD := $(BUILD)/tests/engine/test_orders $(BUILD)/tests/model/test_explore
 $(ONE_THREAD): $(BUILD)/obj/tests/engine/one_thread.o
 $(ONE_THREAD): BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,efs_workers_start efs_workers_stop \
-  efs_workers_push efs_io_queue_start efs_io_queue_stop efs_io_queue_free efs_io_submit \
+  efs_workers_push efs_io_queue_start efs_io_queue_cancel efs_io_queue_stop efs_io_queue_free efs_io_submit \
   efs_io_apply_changes efs_io_wake efs_idle_start efs_idle_stop efs_idle_free efs_idle_push efs_plan_thread_start efs_plan_thread_stop efs_plan_thread_free efs_plan_thread_record \
   efs_plan_thread_replan efs_plan_thread_kick efs_extent_decode efs_extent_check efs_shard_decode_from efs_memfile_reserve \
   efs_sys_populate efs_memory_left_read efs_thread_number)

@@ -26,15 +26,16 @@
 struct efs_io_queue {
     struct efs_io_options o;
     struct efs_backing *b;
-    pthread_mutex_t lock; /* guards incoming, sleeping, stop, keep_backing, changed */
+    pthread_mutex_t lock; /* guards incoming, sleeping, stop, ends, keep_backing, changed */
     struct efs_io_list incoming;
     bool sleeping, stop, changed;
+    bool ends;         /* what no thread waits for is cancelled */
     bool keep_backing; /* it is not closed at the end */
     unsigned long thread;
     int wake_fd;
     /* used by the I/O thread only: */
     bool may_sleep; /* sleeping was set since the thread last reset it */
-    bool ending;    /* stop was set when the thread last looked: idle reads are cancelled */
+    bool ending;    /* `ends` when the thread last looked */
     struct efs_io_list classes[EFS_IO_CLASSES];
     size_t window_bytes, inflight_bytes, idle_bytes; /* idle_bytes: bytes of idle reads among inflight_bytes */
     unsigned inflight, idle_inflight;
@@ -69,8 +70,7 @@ static void queue_finish(struct efs_io_queue *q, struct efs_io *io, errint_t err
 static bool io_is_cancelled(const struct efs_io_queue *q, const struct efs_io *io)
 {
     const enum efs_io_change change = atomic_load(&io->change);
-    return io->class != EFS_IO_DEMAND &&
-           (change == EFS_IO_CANCEL || (q->ending && io->class == EFS_IO_IDLE && change != EFS_IO_RAISE));
+    return io->class != EFS_IO_DEMAND && (change == EFS_IO_CANCEL || (q->ending && change != EFS_IO_RAISE));
 }
 
 /* Applies changes to the reads of a list: raised reads are appended to the demand list, cancelled reads complete. */
@@ -102,7 +102,7 @@ static bool queue_collect(struct efs_io_queue *q)
     pthread_mutex_lock(&q->lock);
     while (q->changed) {
         q->changed = false;
-        q->ending = q->stop;
+        q->ending = q->ends;
         pthread_mutex_unlock(&q->lock);
         queue_apply_list(q, &q->classes[EFS_IO_AHEAD]);
         queue_apply_list(q, &q->classes[EFS_IO_IDLE]);
@@ -409,10 +409,19 @@ size_t efs_io_window_bytes(const struct efs_io_queue *q)
     return q->window_bytes;
 }
 
+void efs_io_queue_cancel(struct efs_io_queue *q)
+{
+    if (!q)
+        return;
+    pthread_mutex_lock(&q->lock);
+    q->ends = q->changed = true;
+    queue_unlock_and_wake(q);
+}
+
 static void queue_stop(struct efs_io_queue *q, bool keep_backing)
 {
     pthread_mutex_lock(&q->lock);
-    q->stop = q->changed = true;
+    q->stop = q->ends = q->changed = true;
     q->keep_backing = keep_backing;
     queue_unlock_and_wake(q);
     pthread_join(q->thread, NULL);

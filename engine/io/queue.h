@@ -66,8 +66,10 @@ struct efs_io_options {
 #define EFS_IO_PIECE_BYTES (1u << 20) /* a demand read waits for at most this many bytes of an idle read */
 /* Starts the I/O thread. The queue owns the backing from here on: it is closed also after an error. 0 or -errno. */
 errint_t efs_io_queue_start(const struct efs_io_options *options, struct efs_io_queue **queue);
-/* Completes all requests, idle reads with -ECANCELED where they have not begun or the backing can cancel them, joins
- * the thread and closes the backing. NULL is allowed. */
+/* From now on reads that no thread waits for (AHEAD and IDLE, not raised) are completed with -ECANCELED, if they have
+ * not begun or the backing can cancel them. NULL is allowed. */
+void efs_io_queue_cancel(struct efs_io_queue *queue);
+/* The same; completes all other requests, joins the thread and closes the backing. NULL is allowed. */
 void efs_io_queue_stop(struct efs_io_queue *queue);
 /* After efs_io_queue_stop(), when no thread is in a call with the queue: efs_io_submit() may wake the I/O thread after
  * it has completed the request. NULL is allowed. */

@@ -422,6 +422,7 @@ void efs_close(struct efs *fs)
     while (efs_cache_reclaim(fs, EFS_FOR_REQUEST, 0) == 0)
         ;
     efs_unlock(fs);
+    efs_io_queue_cancel(fs->io); /* a silent server may not answer for minutes */
     efs_prefetcher_stop(fs);
     efs_plan_thread_stop(fs);
     efs_lock(fs);

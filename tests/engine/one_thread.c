@@ -64,6 +64,11 @@ REPLACED(errint_t, efs_io_queue_start, (const struct efs_io_options *options, st
     *queue = (struct efs_io_queue *)&one_thread;
     return 0;
 }
+REPLACED(void, efs_io_queue_cancel, (struct efs_io_queue * queue))
+{
+    (void)queue;
+}
+
 REPLACED(void, efs_io_queue_stop, (struct efs_io_queue * queue))
 {
     assert_true(!queue || one_thread->read_count == 0);
