@@ -29,7 +29,7 @@ struct efs_io_queue {
     pthread_mutex_t lock; /* guards incoming, sleeping, stop, ends, keep_backing, changed */
     struct efs_io_list incoming;
     bool sleeping, stop, changed;
-    bool ends;         /* what no thread waits for is cancelled */
+    bool ends;         /* reads that no thread waits for are cancelled */
     bool keep_backing; /* it is not closed at the end */
     unsigned long thread;
     int wake_fd;

@@ -67,7 +67,7 @@ struct efs_io_options {
 /* Starts the I/O thread. The queue owns the backing from here on: it is closed also after an error. 0 or -errno. */
 errint_t efs_io_queue_start(const struct efs_io_options *options, struct efs_io_queue **queue);
 /* From now on reads that no thread waits for (AHEAD and IDLE, not raised) are completed with -ECANCELED, if they have
- * not begun or the backing can cancel them. NULL is allowed. */
+ * not been submitted or the backing can cancel them. NULL is allowed. */
 void efs_io_queue_cancel(struct efs_io_queue *queue);
 /* The same; completes all other requests, joins the thread and closes the backing. NULL is allowed. */
 void efs_io_queue_stop(struct efs_io_queue *queue);
