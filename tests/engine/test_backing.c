@@ -525,8 +525,7 @@ TEST(cancel_in_flight)
     }
 }
 
-/* Reads that no thread waits for do not delay the end: of a source that answers nothing, one in flight, others later.
- */
+/* Reads that no thread waits for do not delay the end: one in flight of a silent source, two submitted later. */
 TEST(cancel_at_the_end)
 {
     for (unsigned k = 0; k < 2 * KINDS; k++) {

@@ -95,7 +95,7 @@ TEST(a_filled_copy_is_the_store)
     free(want);
 }
 
-/* The thread of a copy asks for the worth of experts as soon as it starts, if the copy is above its size. */
+/* The thread of a copy asks for the worth of experts at its start, if the copy is above its size. */
 static bool planned, started_last;
 
 WRAPPED(errint_t, efs_plan_thread_start, (struct efs * fs, struct efs_error *err))

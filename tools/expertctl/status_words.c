@@ -195,8 +195,8 @@ static void print_clients(const struct ctl_sample *s)
 {
     const struct ctl_table *clients = &s->clients;
     char name[32], user[32], since[24];
-    printf("\nclients   %llu files are open, %zu programs use libexpertfs\n", (unsigned long long)open_files(&s->readers),
-           clients->rows);
+    printf("\nclients   %llu files are open, %zu programs use libexpertfs\n",
+           (unsigned long long)open_files(&s->readers), clients->rows);
     print_readers(&s->readers);
     for (size_t row = 1; row <= clients->rows && row <= CLIENTS_SHOWN; row++) {
         tools_duration_print((double)time(NULL) - (double)ctl_table_number(clients, row, "connected"), since,
