@@ -463,8 +463,8 @@ MKMODEL_DIR = $(PREFIX)/share/expertfs/mkmodel
 TO = "$(DESTDIR)$(1)/"
 # Blanks would split the paths in this file, commas in sed and in linker options.
 PLACES_CHECK = $(if $(word 2,$(PREFIX))$(word 2,$(LIBDIR))$(findstring $(comma),$(PREFIX)$(LIBDIR)),$(error PREFIX and LIBDIR may have neither blanks nor commas))
+$(if $(filter install uninstall,$(MAKECMDGOALS)),$(PLACES_CHECK))
 install: installed
-	@:$(PLACES_CHECK)
 	install -d $(foreach d,$(PREFIX)/bin $(MKMODEL_DIR) $(SBINDIR) $(SYSCONFDIR)/expertfs $(SYSCONFDIR)/logrotate.d $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
 	install -m 755 $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(call TO,$(PREFIX)/bin)
 	install -m 755 tools/mkmodel/mkmodel.py $(call TO,$(MKMODEL_DIR))
@@ -493,7 +493,6 @@ install: installed
 	  echo 'note: mount(8) searches /sbin: for `mount -t expertfs`, ln -s $(SBINDIR)/mount.expertfs /sbin/'
 
 uninstall:
-	@:$(PLACES_CHECK)
 	for p in $(PROGRAMS_INSTALLED); do rm -f $(call TO,$(PREFIX)/bin)$$p $(call TO,$(BASHDIR))$$p $(call TO,$(ZSHDIR))_$$p $(call TO,$(FISHDIR))$$p.fish; done
 	for f in libexpertfs.a libexpertfs.so $(SONAME) libggml-expertfs.so pkgconfig/expertfs.pc; do rm -f $(call TO,$(LIBDIR))$$f; done
 	for h in $(notdir $(HEADERS)); do rm -f $(call TO,$(PREFIX)/include)$$h; done

@@ -21,6 +21,8 @@ struct efs_cluster_placement {
 
 /* 1 to 63 characters of a-z A-Z 0-9 . _ -, the first of which is no dot. */
 bool efs_server_name_valid(const char *name);
+/* -EINVAL: option server cannot have this name. */
+errint_t efs_server_name_check(const char *name, struct efs_error *err);
 
 /* Reads a text of which nothing is trusted. only: the server whose experts are wanted, so that `held` has one row, 0 if
  * it is not named; NULL: all. 0, -EUCLEAN with the reason in *wrong, -ENOMEM. The caller frees

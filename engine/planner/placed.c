@@ -64,13 +64,13 @@ errint_t efs_placed_open(struct efs *fs, struct efs_error *err)
     p->where = efs_sys_calloc(fs->store->expert_count, 1);
     if (!p->where)
         return efs_fail(err, -ENOMEM, "no memory");
-    if (fs->options.server)
-        snprintf(p->server, sizeof(p->server), "%.*s", (int)sizeof(p->server) - 1, fs->options.server);
-    else if (gethostname(p->server, sizeof(p->server) - 1) < 0)
+    if (!fs->options.server && gethostname(p->server, sizeof(p->server) - 1) < 0)
         p->server[0] = '\0';
-    if (!efs_server_name_valid(p->server) || (fs->options.server && strcmp(p->server, fs->options.server) != 0))
-        return efs_fail(err, -EINVAL, "server=%s: not a name of 1 to %u letters, digits, '.', '_' and '-'",
-                        fs->options.server ? fs->options.server : p->server, EFS_SERVER_NAME_BYTES - 1);
+    const errint_t rc = efs_server_name_check(fs->options.server ? fs->options.server : p->server, err);
+    if (rc < 0)
+        return rc;
+    if (fs->options.server)
+        snprintf(p->server, sizeof(p->server), "%s", fs->options.server);
     static const struct efs_placed_calls calls = {take, refuse};
     return efs_placed_thread_start(fs, path, p->server, &calls, &p->thread, err);
 }
@@ -154,7 +154,8 @@ static const char *check(const struct efs *fs, const struct efs_cluster_placemen
 static void find_name(const struct efs_placed *p, const struct efs_cluster_placement *placement, char *fault,
                       size_t room)
 {
-    size_t at = (size_t)snprintf(fault, room, "%.120s: does not name this server, %s, but:", p->file, p->server);
+    size_t at =
+        (size_t)snprintf(fault, room, "placement %.120s: does not name this server, %s, but:", p->file, p->server);
     for (uint32_t n = 0; n < placement->servers; n++)
         if (strcmp(placement->name[n], p->server) == 0) {
             fault[0] = '\0';
@@ -194,8 +195,8 @@ static void apply(struct efs *fs, const struct efs_cluster_placement *placement)
     efs_unlock(fs);
     if (warn)
         efs_log(fs, EFS_LOG_WARNING, "%s", fault);
-    efs_log(fs, EFS_LOG_INFO, "%s: placement %" PRIu64 " by %s: %u of %u experts are for %s", fs->options.placement,
-            placement->number, placement->rule, count, experts, p->server);
+    efs_log(fs, EFS_LOG_INFO, "placement %s: number %" PRIu64 " by %s: %u of %u experts are for %s",
+            fs->options.placement, placement->number, placement->rule, count, experts, p->server);
 }
 
 static void refuse(struct efs *fs, const char *why)
@@ -206,14 +207,14 @@ static void refuse(struct efs *fs, const char *why)
     line[strcspn(line, "\n")] = '\0'; /* without its hint */
     why = line;
     efs_lock(fs);
-    snprintf(p->fault, sizeof(p->fault), "%.120s: %.250s", p->file, why);
+    snprintf(p->fault, sizeof(p->fault), "placement %.120s: %.250s", p->file, why);
     efs_make_printable(p->fault, false);
     const uint64_t number = p->number;
     efs_unlock(fs);
     if (number)
-        efs_log(fs, EFS_LOG_WARNING, "%s: %s: placement %" PRIu64 " stays", fs->options.placement, why, number);
+        efs_log(fs, EFS_LOG_WARNING, "placement %s: %s: number %" PRIu64 " stays", fs->options.placement, why, number);
     else
-        efs_log(fs, EFS_LOG_WARNING, "%s: %s: nothing is placed", fs->options.placement, why);
+        efs_log(fs, EFS_LOG_WARNING, "placement %s: %s: nothing is placed", fs->options.placement, why);
 }
 
 static void take(struct efs *fs, const char *text, size_t bytes)

@@ -70,7 +70,8 @@ static void report_counted(struct efs_placed_thread *t, errint_t rc, const char 
 {
     pthread_mutex_lock(&t->lock);
     if (rc < 0 && rc != t->counted && !t->left && t->pooled)
-        efs_log(t->fs, EFS_LOG_WARNING, "%s: the counts of %s are not written: %s", t->placement, t->server, reason);
+        efs_log(t->fs, EFS_LOG_WARNING, "placement %s: the counts of %s are not written: %s", t->placement, t->server,
+                reason);
     else if (rc < 0 && rc != t->counted && !t->left)
         efs_log(t->fs, EFS_LOG_WARNING, "the counts are not saved: %s", reason);
     t->counted = rc;
@@ -86,6 +87,12 @@ static bool is_same(const struct stat *a, const struct stat *b)
            a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
+/* Why a file cannot be opened, or read. */
+static const char *file_reason(errint_t rc)
+{
+    return rc == -EINVAL ? "not a regular file" : strerror(-rc);
+}
+
 static void look_at_file(struct efs_placed_thread *t)
 {
     struct stat st;
@@ -99,7 +106,7 @@ static void look_at_file(struct efs_placed_thread *t)
     if (another && rc == 0)
         report(t, text, bytes, NULL);
     else if (another || (rc < 0 && rc != t->looked))
-        report(t, NULL, 0, strerror(-rc));
+        report(t, NULL, 0, file_reason(rc));
     t->looked = fd < 0 ? fd : 0;
     t->seen = fd < 0 ? (struct stat){.st_ino = 0} : st;
     free(text);
@@ -131,7 +138,7 @@ static errint_t open_folder(struct efs_placed_thread *t, struct efs_error *err)
         efs_sys_close(fd);
     if (fd >= 0 || (fd == -ENOENT && t->folder >= 0))
         return 0;
-    return efs_fail(err, fd, "option placement: %s: %s", path, fd == -EINVAL ? "not a regular file" : strerror(-fd));
+    return efs_fail(err, fd, "option placement: %s: %s", path, file_reason(fd));
 }
 
 /* ---- a pool ---- */
@@ -269,7 +276,8 @@ void efs_placed_thread_stop(struct efs_placed_thread *t)
         ;
     t->left = !t->ended;
     if (t->left)
-        efs_log(t->fs, EFS_LOG_WARNING, "%s: its folder does not answer: the counts are not saved", t->placement);
+        efs_log(t->fs, EFS_LOG_WARNING, "placement %s: its folder does not answer: the counts are not saved",
+                t->placement);
     const bool left = t->left;
     const unsigned long thread = t->thread;
     pthread_mutex_unlock(&t->lock);

@@ -25,6 +25,14 @@ bool efs_server_name_valid(const char *name)
     return bytes > 0 && bytes < EFS_SERVER_NAME_BYTES && name[bytes] == '\0' && name[0] != '.';
 }
 
+errint_t efs_server_name_check(const char *name, struct efs_error *err)
+{
+    if (efs_server_name_valid(name))
+        return 0;
+    return efs_fail(err, -EINVAL, "server=%s: not a name of 1 to %u letters, digits, '.', '_' and '-', no '.' first",
+                    name, EFS_SERVER_NAME_BYTES - 1);
+}
+
 static size_t row_digits(const struct efs_cluster_placement *p)
 {
     return (p->experts + 3) / 4;

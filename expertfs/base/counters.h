@@ -30,7 +30,7 @@
     X(lease_fallbacks, "experts that were opened without a lease because the lease failed")                            \
     X(reply_waits, "reads that waited for a free reply buffer")                                                        \
     X(aheads, "blocks decoded ahead of a reader in order")                                                             \
-    X(ahead_hits, "blocks decoded ahead that the reader asked for")                                                    \
+    X(ahead_hits, "reads answered from blocks decoded ahead")                                                          \
     X(ahead_bytes, "bytes decoded ahead")                                                                              \
     X(ahead_hit_bytes, "bytes decoded ahead that were sent")                                                           \
     X(ahead_errors, "blocks whose decoding ahead failed")                                                              \

@@ -2,6 +2,8 @@
 /* options.c - see options.h. */
 #include "options.h"
 
+#include "expertfs-placement-private.h"
+
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -249,6 +251,9 @@ errint_t efsd_options_check(const struct efsd_options *options, struct efs_error
 {
     if (options->server && !options->placement)
         return efs_fail(err, -EINVAL, "option server needs option placement=FILE");
+    const errint_t rc = options->server ? efs_server_name_check(options->server, err) : 0;
+    if (rc < 0)
+        return rc;
     if (!options->local == !options->local_bytes)
         return 0;
     return efs_fail(err, -EINVAL, "option %s needs option %s", options->local ? "local" : "local-size",

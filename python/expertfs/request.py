@@ -92,9 +92,11 @@ class Request(Uncopied):
         return self.handle
 
     def _no_room(self) -> _library.Error:
+        count, used = len(self.experts), len(self.session._holds)
+        hint = "delete tensors before more are requested" if used else "iterate over the request in place of wait()"
         return _library.error(-errno.EDEADLK, f"{self.session.path}: layer {self.layer}: no memory for more of its "
-                              f"{len(self.experts)} experts: {len(self.session._holds)} in use\n"
-                              "hint: delete tensors before more are requested, or open it with a larger budget")
+                              f"{count} expert{'s' * (count != 1)}: {used} in use\n"
+                              f"hint: {hint}, or open it with a larger budget")
 
     @property
     def handle(self) -> c_void_p | None:

@@ -165,7 +165,7 @@ for mount, server in ((left, "left"), (right, "right")):
 
 print("-- a server that the placement does not name")
 wrong = serve("wrong", f",placement={placement},server=wrong", folder=live)
-why = "placement: does not name this server, wrong, but: left, right"
+why = "placement placement: does not name this server, wrong, but: left, right"
 check("a fault that lists its names", wait_until(lambda: state_of(wrong)["placement_fault"] == why), state_of(wrong))
 check("the placement is in force", state_of(wrong)["placement_number"] != "0" and state_of(wrong)["placement_experts"] == "0", state_of(wrong))
 check("status --json: the fault", json.loads(ctl("status", "--json", wrong.path).stdout)["placement"]["fault"] == why)
@@ -261,4 +261,7 @@ for options in ("server=left", f"placement={placement},server=a/b", f"placement=
     result = run(program("expertfs"), "-f", "-o", options, store, scratch("mnt-left"))
     check(f"expertfs -o {options.replace(SCRATCH, '')}", result.returncode in (1, 2) and "placement" in result.stderr + options and
           len(result.stderr.splitlines()) <= 2, result)
+for name in (".a", "a/b", "a" * 64):
+    result = run(program("expertfs"), "-f", "-o", f"placement={placement},server={name}", store, scratch("mnt-left"))
+    check(f"server={name[:3]}: a wrong value", result.returncode == 2 and f"server={name}: not a name of 1 to 63" in result.stderr, result)
 done()

@@ -191,6 +191,7 @@ told = json.loads(ctl("rm", "--stale", "--yes", "--json").stdout)["removed"]
 check("rm --stale: stores of older versions, not those of which the model is gone, or was touched",
       {row["store"] for row in told} == {path for path, row in listed.items() if row["source_state"] == "changed"} and
       os.path.basename(tuned) in stores() and os.path.basename(newest) in stores(), (told, stores()))
+check("rm --stale with nothing to delete says so", ctl("rm", "--stale", "--yes").stdout == "no store is stale\n")
 check("no record is left alone", not [name for name in os.listdir(DATA) if name.endswith(".sources") and name[:-8] not in stores()])
 shutil.rmtree(only)
 check("rm by the name with the checksum", ctl("rm", "--yes", os.path.basename(named)).returncode == 0)

@@ -334,22 +334,22 @@ TEST(wrong_ones_change_nothing)
     assert_int_equal(warnings("stays"), 0);
 
     write_placement(hash + 1, 2, 0xff);
-    WAIT_FOR(warnings("a placement of another store: placement 1 stays") == 1);
+    WAIT_FOR(warnings("a placement of another store: number 1 stays") == 1);
     char *text = print(hash, 3, 0xff, &bytes);
     write_bytes(text, bytes / 2);
     WAIT_FOR(warnings("stays") == 2);
     text[bytes - 2] = 'x';
     write_bytes(text, bytes);
-    WAIT_FOR(warnings("cut, or too long: placement 1 stays") == 1);
+    WAIT_FOR(warnings("cut, or too long: number 1 stays") == 1);
     free(text);
     char *large = calloc(1, EFS_PLACEMENT_BYTES_MAX + 1);
     write_bytes(large, EFS_PLACEMENT_BYTES_MAX + 1);
     free(large);
-    WAIT_FOR(warnings("File too large: placement 1 stays") == 1);
+    WAIT_FOR(warnings("File too large: number 1 stays") == 1);
     unlink(path);
-    WAIT_FOR(warnings("No such file or directory: placement 1 stays") == 1);
+    WAIT_FOR(warnings("No such file or directory: number 1 stays") == 1);
     assert_int_equal(mkfifo(path, 0600), 0); /* is not waited for */
-    WAIT_FOR(warnings("Invalid argument: placement 1 stays") == 1);
+    WAIT_FOR(warnings("not a regular file: number 1 stays") == 1);
     assert_int_equal(value_of(fs, "placement_number"), 1);
     assert_true(are_held(fs, 0x3));
     assert_false(is_held(fs, 4));

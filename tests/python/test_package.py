@@ -253,6 +253,8 @@ def check_oversize(what, session):
         kept.clear()
     check(f"{what}: all ends", in_threads(run_all, [0]))
     check("with MemoryError and a way out", len(errors) == 3 and all(one and "8 experts" in str(one) and "\nhint: " in str(one) for one in errors), errors)
+    check("with none in use: to iterate", "8 experts: 0 in use\nhint: iterate over the request in place of wait()" in str(errors[0]), errors)
+    check("else: to delete tensors", all("hint: delete tensors before" in str(one) for one in errors[1:]), errors)
     check("one by one all others come", len(set(numbers)) == 8, numbers)
 
 

@@ -217,11 +217,13 @@ static errint_t stale_remove(const struct arguments *a, const char *folder, cons
     struct ctl_paths stores;
     char source[4400];
     errint_t rc = 0;
+    bool found = false;
     ctl_stores_list(folder, &stores);
     for (size_t i = 0; i < stores.count && !tools_interrupted(); i++) {
         const char *path = stores.path[i];
         if (ctl_sources_state(path, source, sizeof(source)) != CTL_SOURCE_CHANGED || ctl_sources_compare(path, source))
             continue;
+        found = true;
         if (!a->json)
             ctl_print_line(stderr, "expertctl: %s has changed since it was packed", source);
         rc = store_remove(a, path, mounts, removed, err);
@@ -229,6 +231,8 @@ static errint_t stale_remove(const struct arguments *a, const char *folder, cons
             ctl_fail(rc, err);
     }
     ctl_paths_free(&stores);
+    if (!found && !a->json && !tools_interrupted())
+        ctl_print_line(stdout, "no store is stale");
     return rc;
 }
 
