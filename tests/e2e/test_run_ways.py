@@ -109,6 +109,40 @@ if PLUGIN:
     check("a file that the program names: left to llama.cpp if it fits, which is said", way(result)[0] == packed and
           f"sh takes experts from {packed} unless the model fits into memory, all else from the file that it opens\n" in result.stderr, result)
 os.rename(large + ".moved", large)
+other = make_model("other", "-F", "qwen3-moe", "-d", "512", "-i", "512", "-e", "16", "-l", "3", "--vocab", "500", "--format=gguf", "--seed=77")
+copied = shutil.copytree(large, scratch("copied"))
+
+
+def recorded(store, checkpoint):
+    """Writes the record of a store by hand."""
+    with open(store + ".sources", "w") as file:
+        file.write(f"store: {content_hash}\nsource: {checkpoint}\n")
+        for name in sorted(files_below(checkpoint)):
+            st = os.stat(f"{checkpoint}/{name}")
+            times = " ".join(f"{ns // 10**9}.{ns % 10**9:09d}" for ns in (st.st_mtime_ns, st.st_ctime_ns))
+            file.write(f"{st.st_size} {times} {st.st_ino} {name}\n")
+
+
+state = ("env", f"EXPERTFS_STATE={scratch('record-state')}")
+content_hash = re.search(r", ([0-9a-f]{16})$", run(expertctl, "info", copy).stdout.splitlines()[0])[1]
+recorded(copy, other)
+check("files of one size", os.path.getsize(f"{other}/model.gguf") == os.path.getsize(at))
+result = ran(copy, *words, prefix=state)
+check("a record that names another model: it is not run, and why", way(result)[1] and
+      f"note: {copy}: the files that were packed have changed: {other}\n" in result.stderr, result)
+recorded(copy, copied)
+for times in ("once", "again"):
+    result = ran(copy, *words, prefix=state)
+    check(f"a record of a copy, compared {times}: its files", way(result)[3] == [f"{copied}/model.gguf", copied], result)
+if os.geteuid() == 0 and run("unshare", "-m", "true").returncode == 0:
+    os.mkdir(scratch("tmpfs"))
+    script = ('mount -t tmpfs tmpfs "$1" && cp -r "$2/." "$1" && cd "$1" && '
+              '{ printf "store: %s\\nsource: %s\\n" "$4" "$1"; find * -type f | LC_ALL=C sort | while read -r file; do '
+              'stat -c "%s %.9Y %.9Z %i %n" "$file"; done; } >"$3.sources" && shift 4 && exec "$@"')
+    result = ran(copy, *words, prefix=("unshare", "-m", "sh", "-c", script, "sh", scratch("tmpfs"), large, copy, content_hash, *state))
+    check("files on tmpfs, which may change without a trace: not run, and why", way(result)[1] and
+          f"note: {scratch('tmpfs')}: not used: its file system may change a file and not its times\n" in result.stderr, result)
+
 store_of_large = next(f"{STORES}/{name}" for name in files_of_stores() if name.startswith("large") and name.endswith(".efs"))
 mounted = Mount(store_of_large, "budget=64M", name="packed")
 words = ("--", "sh", "-c", PRINT + '; echo "$EXPERTFS_MOUNT_STORE"', "{gguf}", "-")

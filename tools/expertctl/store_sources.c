@@ -10,10 +10,13 @@
 #include "stores.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 /* The content hash of a packed store; false: it is no packed store. */
 static bool store_hash(const char *path, uint64_t *hash)
@@ -136,6 +139,69 @@ enum ctl_source_state ctl_sources_state(const char *store, char *path, size_t ro
     }
     tools_record_free(&record);
     return best;
+}
+
+/* ---- the bytes --------------------------------------------------------------------------------------------------- */
+
+/* Opens the nth file of a checkpoint. -1: it cannot be. */
+static int file_open(const struct tools_sources *sources, size_t nth, struct stat *st)
+{
+    char path[8192];
+    const char *slash = strrchr(sources->path, '/');
+    const bool folder = stat(sources->path, st) == 0 && S_ISDIR(st->st_mode);
+    const int above = folder || !slash ? (int)strlen(sources->path) : (int)(slash - sources->path);
+    const int bytes = snprintf(path, sizeof(path), "%.*s/%s", above, sources->path, sources->files[nth].path);
+    int fd = (size_t)bytes < sizeof(path) ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    if (fd >= 0 && fstat(fd, st) == 0)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/* What efs_same_known() says of all files; remember: records that they are the same. -EOPNOTSUPP: the times of one may
+ * miss a change. seen: before the bytes were read. */
+static int files_known(const struct tools_sources *sources, uint64_t hash, const struct timespec *seen, bool remember)
+{
+    int known = 1;
+    for (size_t i = 0; i < sources->count && known >= 0; i++) {
+        struct stat st;
+        int fd = file_open(sources, i, &st);
+        if (fd < 0)
+            return -ESTALE;
+        const struct efs_same_range all = {.file = (uint32_t)i, .bytes = (uint64_t)st.st_size};
+        const int is = efs_same_lasts(fd) ? efs_same_known(hash, &st, &all) : -EOPNOTSUPP;
+        if (remember && is == 0)
+            efs_same_remember(hash, &st, seen, &all, true);
+        known = is < known ? is : known;
+        close(fd);
+    }
+    return known;
+}
+
+errint_t ctl_sources_check_bytes(const char *store, const char *path)
+{
+    struct tools_sources sources = {.count = 0}, now = {.count = 0};
+    struct efs_error ignored;
+    struct timespec seen;
+    uint64_t hash;
+    clock_gettime(CLOCK_REALTIME, &seen);
+    errint_t rc = tools_sources_list(path, &sources, &ignored);
+    if (rc < 0)
+        return rc;
+    const int known = store_hash(store, &hash) ? files_known(&sources, hash, &seen, false) : -ESTALE;
+    rc = known < 0 ? known : 0;
+    if (known == 0) {
+        rc = store_has_bytes(store, &sources) && tools_sources_list(path, &now, &ignored) == 0 &&
+                     tools_sources_are_equal(&sources, &now)
+                 ? 0
+                 : -ESTALE;
+        if (rc == 0)
+            files_known(&sources, hash, &seen, true);
+    }
+    tools_sources_free(&now);
+    tools_sources_free(&sources);
+    return rc;
 }
 
 bool ctl_sources_has_path(const char *store, const char *path)

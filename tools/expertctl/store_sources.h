@@ -23,6 +23,10 @@ enum ctl_source_state ctl_sources_state(const char *store, char *path, size_t ro
 /* Whether the checkpoint at path has the bytes that were packed into the store: reads it up to the first difference,
  * and records it if so. */
 bool ctl_sources_compare(const char *store, const char *path);
+/* Whether the bytes of the checkpoint at path, which a record names, are those of the store: by earlier results
+ * (efs_same_known()), else by reading them once. 0; -ESTALE: they differ; -EOPNOTSUPP: its file system may change a
+ * file without changing its times. */
+errint_t ctl_sources_check_bytes(const char *store, const char *path);
 /* Whether the checkpoint at path is recorded for the store, unchanged or not. */
 bool ctl_sources_has_path(const char *store, const char *path);
 /* The same for a model in the local cache of the Hub, by its name (hub_name.h). */

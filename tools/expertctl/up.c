@@ -548,6 +548,22 @@ static void note_source(const struct ctl_model *model, enum ctl_source_state sta
                        EFS_WORD(folder));
 }
 
+/* Whether the files from which a store was packed have its bytes; if not, a note says why, unless -o is given, by which
+ * they are not used. path: of them. */
+static bool source_is_plain(const struct arguments *a, const struct ctl_model *model, char *path, size_t room)
+{
+    enum ctl_source_state state = ctl_sources_state(model->store, path, room);
+    if (a->options)
+        return state == CTL_SOURCE_SAME;
+    errint_t rc = state == CTL_SOURCE_SAME ? ctl_sources_check_bytes(model->store, path) : -ENOENT;
+    if (rc == -EOPNOTSUPP)
+        ctl_print_line(stderr, "expertctl: note: %s: not used: its file system may change a file and not its times",
+                       path);
+    else if (rc < 0)
+        note_source(model, state == CTL_SOURCE_SAME ? CTL_SOURCE_CHANGED : state, path);
+    return rc == 0;
+}
+
 /* The model as a program runs on it. path: of the checkpoint that a store was packed from. */
 static struct ctl_run run_of(const struct arguments *a, const struct ctl_model *model, char *path, size_t room)
 {
@@ -558,12 +574,9 @@ static struct ctl_run run_of(const struct arguments *a, const struct ctl_model *
         run.plain = a->reclaim ? NULL : model->path;
         run.bytes = model->checkpoint.source_bytes;
     } else if (model->kind == CTL_MODEL_STORE && !efs_is_address(model->store)) {
-        const enum ctl_source_state state = ctl_sources_state(model->store, path, room);
         struct efs_store *store;
         struct efs_store_info info;
-        if (state != CTL_SOURCE_SAME && !a->options)
-            note_source(model, state, path);
-        if (state != CTL_SOURCE_SAME || efs_store_open(model->store, &store, NULL) < 0)
+        if (!source_is_plain(a, model, path, room) || efs_store_open(model->store, &store, NULL) < 0)
             return run;
         efs_store_info(store, &info);
         efs_store_close(store);
