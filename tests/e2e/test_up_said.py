@@ -110,6 +110,20 @@ for kind in ("sources", "same"):
 result = run("env", f"EXPERTFS_STATE={state}", program("mkexpertfs"), "-q", model, scratch("fifo.efs"))
 check("nor by mkexpertfs", result.returncode == 0 and os.path.isfile(f"{state}/sources-{text.split()[1]}.txt"), result)
 
+print("-- a mount point with a mount of another store")
+twins = [scratch("twin1.efs"), scratch("twin2.efs")]
+for twin, codec in zip(twins, ("zstd", "cascade")):
+    check(f"packed by {codec}", run(program("mkexpertfs"), "-q", "--codec", codec, model, twin).returncode == 0)
+check("mounted", up("-o", "budget=64M", twins[0], elsewhere).returncode == 0)
+for more in ([], ["-o", "budget=1M"]):
+    says(f"of the same model, which has not changed {more}", 1, f"{elsewhere}: is a mount of {twins[0]}\nhint: `expertctl down", *more, twins[1], elsewhere)
+check("it stays", is_mounted(elsewhere))
+with open(f"{model}/config.json", "a") as file:
+    file.write("\n")
+says("of the model before it changed: replaced", 0, f"note: {elsewhere}: unmounted: it served {model}, which has changed\n", "-o", "budget=64M",
+     model, elsewhere)
+run(expertctl, "down", elsewhere)
+
 print("-- a program of expertfs that a signal ends")
 os.mkdir(scratch("bin"))
 alone = shutil.copy(expertctl, scratch("bin/expertctl"))  # finds mkexpertfs and expertfs in its folder

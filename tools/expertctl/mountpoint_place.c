@@ -19,29 +19,32 @@
 
 /* ---- the folder -------------------------------------------------------------------------------------------------- */
 
-/* Whether the mount serves another version of the model: it has the model's path, or its store was packed from it. */
-static bool is_version(const struct ctl_mount *mount, const struct ctl_model *model)
+/* Whether the mount serves the model as it was before it changed: its path, or a store that was packed from it. path:
+ * of the model. */
+static bool is_version(const struct ctl_mount *mount, const struct ctl_model *model, char *path, size_t room)
 {
-    char of_store[4400];
-    const char *path = model->sources.path;
-    if (!path && ctl_sources_state(model->store, of_store, sizeof(of_store)) != CTL_SOURCE_UNKNOWN)
-        path = of_store;
-    return path && (strcmp(mount->source, path) == 0 || ctl_sources_has_path(mount->source, path));
+    *path = '\0';
+    if (model->sources.path)
+        snprintf(path, room, "%s", model->sources.path);
+    else
+        ctl_sources_state(model->store, path, room);
+    return strcmp(mount->source, path) == 0 ? model->in_place /* and up_find() did not find it */
+                                            : ctl_sources_has_changed(mount->source, path);
 }
 
-/* Frees a path with a mount of another store. -EBUSY: it stays, and is a mount of *source. */
+/* Frees a path with a mount of an older version of the model. -EBUSY: it stays, and is a mount of *source. */
 static errint_t mount_free(const char *path, const struct ctl_model *model, char *source, size_t room,
                            struct efs_error *err)
 {
     struct ctl_mounts mounts;
+    char served[4400];
     errint_t rc = ctl_mounts_find(&mounts, err);
     const struct ctl_mount *mount = rc == 0 ? ctl_mount_at(&mounts, path) : NULL;
     if (mount && (rc = ctl_mount_check(path, err)) == 0) {
         snprintf(source, room, "%s", mount->source);
-        rc = is_version(mount, model) && ctl_mount_end(mount, false, err) == 0 ? 0 : -EBUSY;
+        rc = is_version(mount, model, served, sizeof(served)) && ctl_mount_end(mount, false, err) == 0 ? 0 : -EBUSY;
         if (rc == 0)
-            ctl_print_line(stderr, "expertctl: note: %s: unmounted: it served %s, which has changed", path,
-                           model->path);
+            ctl_print_line(stderr, "expertctl: note: %s: unmounted: it served %s, which has changed", path, served);
     }
     ctl_mounts_free(&mounts);
     return rc == -ENOTCONN ? 0 : rc; /* expertfs removes a mount whose daemon has ended */

@@ -215,6 +215,24 @@ bool ctl_sources_has_path(const char *store, const char *path)
     return found;
 }
 
+bool ctl_sources_has_changed(const char *store, const char *path)
+{
+    struct tools_record record;
+    struct tools_sources now = {.count = 0};
+    struct efs_error ignored;
+    bool found = false, same = false;
+    record_of(store, &record);
+    if (*path && tools_sources_list(path, &now, &ignored) == 0)
+        for (size_t i = 0; i < record.count; i++)
+            if (strcmp(record.sources[i].path, path) == 0) {
+                found = true;
+                same |= tools_sources_are_equal(&record.sources[i], &now);
+            }
+    tools_sources_free(&now);
+    tools_record_free(&record);
+    return found && !same;
+}
+
 bool ctl_sources_is_of(const char *store, const char *given)
 {
     char path[4096], *absolute = NULL;

@@ -29,7 +29,9 @@ bool ctl_sources_compare(const char *store, const char *path);
 errint_t ctl_sources_check_bytes(const char *store, const char *path);
 /* Whether the checkpoint at path is recorded for the store, unchanged or not. */
 bool ctl_sources_has_path(const char *store, const char *path);
-/* The same for a model in the local cache of the Hub, by its name (hub_name.h). */
+/* Whether it is there, and no record of it has the files that it has now. */
+bool ctl_sources_has_changed(const char *store, const char *path);
+/* As ctl_sources_has_path() for a model in the local cache of the Hub, by its name (hub_name.h). */
 bool ctl_sources_is_of(const char *store, const char *given);
 
 #endif
