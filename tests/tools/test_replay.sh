@@ -25,7 +25,7 @@ run 0 "$expertctl" profile --force --seconds 1 --json "$dir/m.efs"
 "$python" - "$dir" <<'P' || complain "profile --json: $(cat "$dir/out")"
 import glob, json, sys
 printed = json.load(open(sys.argv[1] + "/out"))
-files = glob.glob(sys.argv[1] + "/state/*")
+files = glob.glob(sys.argv[1] + "/state/profile-*")
 assert len(files) == 1 and json.load(open(files[0])) == printed, files
 assert printed["content_hash"] in files[0] and printed["tensors"] == 3 and printed["disk_bytes_per_second"] > 0
 # round numbers for the following checks
@@ -266,7 +266,7 @@ fi
 "$moe_replay" --profile "$profile" --policy $all --json "$dir/cut.json" --batch 1,4,16 \
     "$dir/long.route" >"$dir/out" 2>"$dir/err" &
 pid=$!
-for _ in $(seq 2400); do grep -q '^zipmoe:io' "$dir/out" && break; sleep 0.1; done
+for _ in $(seq 2400); do grep -q "^zipmoe:io" "$dir/out" || ! kill -0 $pid && break; sleep 0.1; done
 kill -TERM $pid # like Ctrl-C, which shells make their background jobs ignore
 wait $pid
 status=$?
