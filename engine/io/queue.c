@@ -222,21 +222,25 @@ static void queue_start_read(struct efs_io_queue *q, struct efs_io *io)
     efs_count(q->o.stats, disk_reads, 1);
 }
 
-static void queue_start_reads(struct efs_io_queue *q)
+static bool queue_start_reads(struct efs_io_queue *q)
 {
     const struct efs_backing_info *info = &q->b->info;
     struct efs_io_list *list;
+    bool completed = false;
     while (q->inflight_bytes < q->window_bytes && q->inflight < info->depth && (list = queue_next(q))) {
         if (list->head->bytes == 0) {
             if (!queue_unregister(q, list->head->segment))
-                return;
+                return completed;
             queue_finish(q, efs_io_pop(list), 0);
+            completed = true;
         } else if (io_is_cancelled(q, list->head)) {
             queue_finish(q, efs_io_pop(list), -ECANCELED);
+            completed = true;
         } else {
             queue_start_read(q, info->joins ? efs_io_pop_joined(list, info->best_bytes) : efs_io_pop(list));
         }
     }
+    return completed;
 }
 
 /* Removes a read from those in flight. Idle reads and failed ones do not count for the estimator. */
@@ -311,8 +315,10 @@ static void *queue_run(void *arg)
     if (q->b->ops->start)
         q->b->ops->start(q->b);
     while (!queue_collect(q)) {
-        queue_start_reads(q);
+        const bool completed = queue_start_reads(q);
         queue_notify_completed(q); /* for reads that were cancelled */
+        if (completed && q->inflight == 0)
+            continue; /* these may have been the last ones, and the end has woken this thread already */
         q->b->ops->wait(q->b);
         queue_notify_completed(q);
     }

@@ -397,9 +397,8 @@ static struct line *line_begin(const struct toy_kind *kind, const unsigned char 
     return l;
 }
 
-static void line_end(struct line *l)
+static void line_free(struct line *l)
 {
-    efs_io_queue_stop(l->queue);
     efs_io_queue_free(l->queue);
     toy_end(&l->toy);
     sem_destroy(&l->ended);
@@ -409,6 +408,12 @@ static void line_end(struct line *l)
         free(l->reads[i].to);
     free(l->holder.to);
     free(l);
+}
+
+static void line_end(struct line *l)
+{
+    efs_io_queue_stop(l->queue);
+    line_free(l);
 }
 
 static void read_ended(struct efs_io *io, errint_t error)
@@ -547,6 +552,21 @@ TEST(cancel_at_the_end)
             assert_int_equal(l->reads[i].error, -ECANCELED);
         toy_hold(&l->toy, false);
         line_end(l);
+    }
+}
+
+/* The end comes while the last reads are cancelled: the I/O thread waits for nothing more. */
+TEST(end_after_the_last_was_cancelled)
+{
+    for (unsigned round = 0; round < 100; round++) {
+        struct line *l = line_begin(&kinds[round % KINDS], source, SOURCE_BYTES);
+        efs_io_queue_cancel(l->queue);
+        for (unsigned i = 0; i < round % 3 + 1; i++)
+            submit(l, &l->reads[i], i * 5000, 100, EFS_IO_IDLE);
+        efs_io_queue_stop(l->queue);
+        for (unsigned i = 0; i < round % 3 + 1; i++)
+            assert_int_equal(l->reads[i].error, -ECANCELED);
+        line_free(l);
     }
 }
 
