@@ -33,10 +33,10 @@ def spread(profile):
 print("-- a busy machine")
 os.makedirs(scratch("state"), exist_ok=True)
 result = run(expertctl, "profile", "--seconds=1", "--json", store)
-saved = [name for name in os.listdir(scratch("state")) if name.startswith("profile-")]
+profiles = [name for name in os.listdir(scratch("state")) if name.startswith("profile-")]
 told_spread = spread(json.loads(result.stdout))
 check("a profile is saved if its rounds agree, else refused with the way out",
-      (result.returncode, len(saved)) == ((0, 1) if told_spread <= .25 else (1, 0)), result)
+      (result.returncode, len(profiles)) == ((0, 1) if told_spread <= .25 else (1, 0)), result)
 check("the refusal", result.returncode == 0 or "not saved: its rounds differ" in result.stderr and
       "hint: " in result.stderr and "--force" in result.stderr, result)
 result = run(expertctl, "profile", "--force", "--seconds=1", store)
