@@ -2,6 +2,7 @@
 """Mounts for the length of a block, and packing."""
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import subprocess
@@ -16,19 +17,38 @@ from ._library import Error, ErrorText, PROGRESS, check, lib
 from .values import number, size, text
 
 
+def _apart(work: Callable[[], object], raised: list[BaseException]) -> None:
+    """Does the work on another thread, where no signal handler runs, and waits for its end. raised: exceptions of signal
+    handlers meanwhile, of which the first is raised then, else that of the work."""
+    once, done, failed = threading.Lock(), threading.Event(), []
+
+    def run():
+        if not once.acquire(blocking=False):  # an exception came after the thread was started
+            return
+        try:
+            work()
+        except BaseException as error:  # pylint: disable=broad-except
+            failed.append(error)
+        finally:
+            done.set()
+    while not done.is_set():
+        try:
+            _thread.start_new_thread(run, ())
+            done.wait()
+        except BaseException as error:  # pylint: disable=broad-except
+            raised.append(error)
+    for error in (*raised, *failed):
+        raise error
+
+
 def _run(*command: str) -> None:
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                   text=True, start_new_session=True)
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               start_new_session=True, check=False)
     except FileNotFoundError:
         raise Error(2, f"{command[0]} is not in PATH\nhint: install the package expertfs") from None
-    try:
-        said = process.communicate()[1]
-    except BaseException:  # of a signal handler: the caller undoes what the program has done by then
-        process.wait()
-        raise
-    if process.returncode:
-        raise Error(5, said.strip() or f"{command[0]}: exit status {process.returncode}")
+    if ended.returncode:
+        raise Error(5, ended.stderr.strip() or f"{command[0]}: exit status {ended.returncode}")
 
 
 @contextlib.contextmanager
@@ -36,20 +56,20 @@ def mount(store: str | os.PathLike, path: str | os.PathLike | None = None, budge
     """Mounts a store or a checkpoint by the program `expertfs`, and yields the path; unmounts at the end of the block,
     also after an exception. path: an empty folder (None: a temporary one). budget: as for open(). OSError (EIO) with the
     program's message."""
-    with contextlib.ExitStack() as undo:
+    undo, paths = contextlib.ExitStack(), []
+    amount = size("budget", budget)
+
+    def begin():
+        paths.append(os.fspath(tempfile.mkdtemp(prefix="expertfs-") if path is None else path))
         if path is None:
-            path = tempfile.mkdtemp(prefix="expertfs-")
-            undo.callback(os.rmdir, path)
-        amount = size("budget", budget)
-        options = ["-o", f"budget={amount}"] if amount else []
-        try:
-            _run("expertfs", *options, os.fspath(store), os.fspath(path))
-        except BaseException:
-            if os.path.ismount(path):
-                _unmount(os.fspath(path))
-            raise
-        undo.callback(_unmount, os.fspath(path))
-        yield os.fspath(path)
+            undo.callback(os.rmdir, paths[0])
+        _run("expertfs", *(["-o", f"budget={amount}"] if amount else []), os.fspath(store), paths[0])
+        undo.callback(_unmount, paths[0])
+    try:
+        _apart(begin, [])
+        yield paths[0]
+    finally:
+        _apart(undo.close, [])
 
 
 def _unmount(path: str) -> None:
@@ -88,15 +108,7 @@ def pack(src: str | os.PathLike, dst: str | os.PathLike, progress: Callable[[int
     options = _library.PackOptions(threads=number("threads", threads), force=force, progress=report)
     result, why = _library.PackReport(), ErrorText()
     source, store, codes = text("src", src), text("dst", dst), []
-    thread = threading.Thread(target=lambda: codes.append(lib.efs_pack(source, store, byref(options), byref(result), byref(why))))
-    thread.start()
-    while thread.is_alive():
-        try:
-            thread.join()
-        except BaseException as error:  # pylint: disable=broad-except
-            raised.append(error)
-    if raised:
-        raise raised[0]
+    _apart(lambda: codes.append(lib.efs_pack(source, store, byref(options), byref(result), byref(why))), raised)
     check(codes[0], why)
     return Packed(result.source_bytes, result.store_bytes, result.experts, result.family.decode(),
                   (result.warning + result.notice).decode(errors="replace"))
