@@ -26,19 +26,18 @@
 struct efs_io_queue {
     struct efs_io_options o;
     struct efs_backing *b;
-    pthread_mutex_t lock; /* guards incoming, sleeping, stop, ends, keep_backing, changed */
+    pthread_mutex_t lock; /* guards incoming, sleeping, stop, keep_backing, changed */
     struct efs_io_list incoming;
     bool sleeping, stop, changed;
-    bool ends;         /* reads that no thread waits for are cancelled */
     bool keep_backing; /* it is not closed at the end */
     unsigned long thread;
     int wake_fd;
     /* used by the I/O thread only: */
     bool may_sleep; /* sleeping was set since the thread last reset it */
-    bool ending;    /* `ends` when the thread last looked */
     struct efs_io_list classes[EFS_IO_CLASSES];
     size_t window_bytes, inflight_bytes, idle_bytes; /* idle_bytes: bytes of idle reads among inflight_bytes */
     unsigned inflight, idle_inflight;
+    _Atomic bool ends;     /* set by other threads: reads that no thread waits for are cancelled */
     _Atomic bool has_idle; /* for other threads: idle reads were queued or in flight */
     uint64_t busy_since_ns;
     struct efs_rates_burst burst; /* measured since busy_since_ns */
@@ -70,7 +69,7 @@ static void queue_finish(struct efs_io_queue *q, struct efs_io *io, errint_t err
 static bool io_is_cancelled(const struct efs_io_queue *q, const struct efs_io *io)
 {
     const enum efs_io_change change = atomic_load(&io->change);
-    return io->class != EFS_IO_DEMAND && (change == EFS_IO_CANCEL || (q->ending && change != EFS_IO_RAISE));
+    return io->class != EFS_IO_DEMAND && (change == EFS_IO_CANCEL || (atomic_load(&q->ends) && change != EFS_IO_RAISE));
 }
 
 /* Applies changes to the reads of a list: raised reads are appended to the demand list, cancelled reads complete. */
@@ -102,7 +101,6 @@ static bool queue_collect(struct efs_io_queue *q)
     pthread_mutex_lock(&q->lock);
     while (q->changed) {
         q->changed = false;
-        q->ending = q->ends;
         pthread_mutex_unlock(&q->lock);
         queue_apply_list(q, &q->classes[EFS_IO_AHEAD]);
         queue_apply_list(q, &q->classes[EFS_IO_IDLE]);
@@ -222,6 +220,7 @@ static void queue_start_read(struct efs_io_queue *q, struct efs_io *io)
     efs_count(q->o.stats, disk_reads, 1);
 }
 
+/* true: requests were completed without a read. */
 static bool queue_start_reads(struct efs_io_queue *q)
 {
     const struct efs_backing_info *info = &q->b->info;
@@ -419,15 +418,15 @@ void efs_io_queue_cancel(struct efs_io_queue *q)
 {
     if (!q)
         return;
-    pthread_mutex_lock(&q->lock);
-    q->ends = q->changed = true;
-    queue_unlock_and_wake(q);
+    atomic_store(&q->ends, true);
+    efs_io_apply_changes(q);
 }
 
 static void queue_stop(struct efs_io_queue *q, bool keep_backing)
 {
+    efs_io_queue_cancel(q);
     pthread_mutex_lock(&q->lock);
-    q->stop = q->ends = q->changed = true;
+    q->stop = true;
     q->keep_backing = keep_backing;
     queue_unlock_and_wake(q);
     pthread_join(q->thread, NULL);

@@ -39,6 +39,17 @@ static uint32_t pairs_of(uint32_t tokens)
     return pairs;
 }
 
+/* A new caller gets all of a mixture from the peer. */
+static void peer_computes(const struct host *h)
+{
+    struct caller c = call(efs_peer_server_port(h->server), key_path);
+    wait_ready(&c);
+    prefer_peer(&c, 100);
+    same_bits(&c, EFS_ACTIVATION_F32, 2);
+    assert_int_equal(stats_of(&c).remote, pairs_of(2));
+    serve_end(&c.s);
+}
+
 /* ---- right answers ---- */
 
 TEST(test_same_bits)
@@ -80,12 +91,7 @@ TEST(test_peer_without_experts)
     assert_int_equal(layer->held[0], 0);
     serve_end(&c.s);
     load_all(&h);
-    c = call(efs_peer_server_port(h.server), key_path);
-    wait_ready(&c);
-    prefer_peer(&c, 100);
-    same_bits(&c, EFS_ACTIVATION_F32, 2);
-    assert_int_equal(stats_of(&c).remote, pairs_of(2));
-    serve_end(&c.s);
+    peer_computes(&h);
     host_end(&h);
 }
 
@@ -281,12 +287,7 @@ TEST(test_half_messages)
         close(fd);
         wait_for(&h, 0, i < 4 ? i + 1 : 4);
     }
-    struct caller c = call(efs_peer_server_port(h.server), key_path); /* it still serves */
-    wait_ready(&c);
-    prefer_peer(&c, 100);
-    same_bits(&c, EFS_ACTIVATION_F32, 2);
-    assert_int_equal(stats_of(&c).remote, pairs_of(2));
-    serve_end(&c.s);
+    peer_computes(&h); /* it still serves */
     host_end(&h);
 }
 
