@@ -74,22 +74,34 @@ static bool mount_is_gone(const struct ctl_mount *mount)
     return gone;
 }
 
-static errint_t unmount(const struct ctl_mount *mount, bool lazy, bool hangs, struct efs_error *err)
+static errint_t unmount_once(const struct ctl_mount *mount, bool lazy)
 {
     const char *const words[] = {"fusermount3", lazy ? "-uzq" : "-uq", "--", mount->path, NULL};
     if (umount2(mount->path, UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0)
         return 0;
     errint_t rc = -errno;
+    if (rc != -EPERM || mount->user != geteuid())
+        return rc;
     sigset_t mask;
     sigprocmask(SIG_BLOCK, NULL, &mask);
-    if (rc == -EPERM && mount->user == geteuid() && ctl_program_run(words, &mask, true) == 0)
+    return ctl_program_run(words, &mask, true) == 0 ? 0 : -EBUSY; /* it says no more */
+}
+
+/* Another `down`, `status` or df(1) is in the mount for an instant, and two that unmount it at once are in each other's
+ * way: so a mount that is in use is tried again, for .6 seconds in all. */
+static errint_t unmount(const struct ctl_mount *mount, bool lazy, bool hangs, struct efs_error *err)
+{
+    errint_t rc = unmount_once(mount, lazy);
+    for (useconds_t pause = 10000; rc == -EBUSY && !hangs && pause <= 320000 && !mount_is_gone(mount); pause *= 2) {
+        usleep(pause);
+        rc = unmount_once(mount, lazy);
+    }
+    if (rc == 0 || mount_is_gone(mount))
         return 0;
-    if (mount_is_gone(mount))
-        return 0;
-    if (rc == -EPERM && mount->user != geteuid())
+    if (rc == -EPERM)
         return efs_fail(err, rc, "%s: only the user who mounted it, and root, may unmount it", mount->path);
-    if (rc == -EBUSY || rc == -EPERM)
-        return efs_fail(err, -EBUSY,
+    if (rc == -EBUSY)
+        return efs_fail(err, rc,
                         "%s: in use%s\nhint: `fuser -vm %s` names the programs; --lazy detaches it until they end",
                         mount->path, hangs ? ", and its daemon does not answer" : "", EFS_WORD(mount->path));
     return efs_fail(err, rc, "%s: %s", mount->path, strerror(-rc));
