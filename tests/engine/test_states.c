@@ -465,19 +465,36 @@ static struct {
     int real;
 } machine;
 
-static void machine_leaves_mib(struct efs *fs, uint64_t mib)
+/* samples: since the budget was last changed. The file system reads the machine beside, but not during the change. */
+static void machine_changes(struct efs *fs, uint64_t mib, int samples)
 {
+    pthread_mutex_lock(&fs->budget->grow.lock);
     assert_int_equal(ftruncate(fileno(machine.meminfo), 0), 0);
     rewind(machine.meminfo);
     assert_true(fprintf(machine.meminfo, "MemTotal: 4194304 kB\nMemAvailable: %llu kB\n",
                         (unsigned long long)(64 + mib) * 1024) > 0);
     assert_int_equal(fflush(machine.meminfo), 0);
     fs->budget->memory_left.machine = fileno(machine.meminfo);
+    efs_lock(fs);
+    fs->budget->controller.samples = samples;
+    efs_unlock(fs);
+    pthread_mutex_unlock(&fs->budget->grow.lock);
     efs_grow(fs, false);
     efs_budget_wait(fs);
     efs_lock(fs); /* the budget rises only when a test requires it, even on a slow machine */
     fs->budget->controller.samples = INT_MIN / 2;
     efs_unlock(fs);
+}
+
+static void machine_leaves_mib(struct efs *fs, uint64_t mib)
+{
+    machine_changes(fs, mib, INT_MIN / 2);
+}
+
+/* As if the delay since the last change were over. */
+static void later_machine_leaves_mib(struct efs *fs, uint64_t mib)
+{
+    machine_changes(fs, mib, INT_MAX / 2);
 }
 
 static int machine_end(void **state)
@@ -498,7 +515,9 @@ static struct efs *open_on_machine(struct efs_options options)
 
 static void close_on_machine(struct efs *fs)
 {
+    pthread_mutex_lock(&fs->budget->grow.lock);
     fs->budget->memory_left.machine = machine.real;
+    pthread_mutex_unlock(&fs->budget->grow.lock);
     efs_close(fs);
 }
 
@@ -524,15 +543,6 @@ TEST_WITH(test_available_below_budget, NULL, machine_end)
     assert_int_equal(s.memory_short, short_before);
     assert_int_equal(s.budget_bytes, 256 * MIB);
     close_on_machine(fs);
-}
-
-/* As if the delay since the last change were over. */
-static void later_machine_leaves_mib(struct efs *fs, uint64_t mib)
-{
-    efs_lock(fs);
-    fs->budget->controller.samples = INT_MAX / 2;
-    efs_unlock(fs);
-    machine_leaves_mib(fs, mib);
 }
 
 static void segments_are(struct efs *fs, uint64_t count)
