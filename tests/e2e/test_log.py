@@ -51,6 +51,12 @@ def damaged_places(mount):
             if read_error(mount / name, at)]
 
 
+connections = scratch("connections")
+os.mkdir(connections)
+atexit.register(run, "umount", "-l", connections)
+if run("mount", "-t", "fusectl", "none", connections).returncode:
+    connections = ""
+
 punched = scratch("punched.efs")
 shutil.copy(store, punched)
 with open(punched, "r+b") as file:
@@ -68,17 +74,16 @@ for options in ("nopassthrough", "nopassthrough,direct_io=off"):
     check(f"{READS} reads of it give EUCLEAN or EIO", errors <= {errno.EUCLEAN, errno.EIO}, errors)
     if hasattr(mmap, "MAP_POPULATE"):
         check("who maps it with MAP_POPULATE can be killed", ends_when_killed(mount / places[0][0]))
-    def at_rest():  # the kernel may still read ahead for the killed process
-        before = mount.count("chunks_damaged")
-        return mount.count("inflight") == 0 and mount.count("chunks_damaged") == before
-
-    check("nothing is read any more", wait_until(at_rest))
+    # the kernel may still read ahead for the killed process, which no counter of the daemon shows
+    check("nothing is read any more", not connections or wait_until(
+        lambda: open(f"{connections}/{minor_of(mount.path)}/waiting").read() == "0\n"))
     damaged = mount.count("chunks_damaged")
     mount.unmount()
     lines = mount.log_text().splitlines()
     count, left = told(lines, "restore the store from a copy")
     check(f"{damaged} times damage was met: it is told {count} times, and {left} are left out",
-          damaged >= READS and 0 < count < damaged // 4 and count + left == damaged, lines[-5:])
+          damaged >= READS and 0 < count < damaged // 4 and (count + left == damaged if connections else count + left >= damaged),
+          lines[-5:])
 
 cut = scratch("cut.efs")
 shutil.copy(store, cut)
