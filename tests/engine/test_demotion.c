@@ -322,7 +322,6 @@ static struct round begin_round(unsigned at, bool window)
 
 static void end_round(struct round *r)
 {
-    struct efs_stats s;
     if (r->mapped) { /* a client's mapping of a file stays valid */
         assert_memory_equal(r->mapped, raw[0], bytes[0]);
         munmap(r->mapped, bytes[0]);
@@ -331,9 +330,7 @@ static void end_round(struct round *r)
         return;
     for (uint32_t e = 0; e < EXPERTS; e++)
         check_read(r->fs, e);
-    do
-        efs_stats(r->fs, &s);
-    while (s.inflight);
+    struct efs_stats s = fixture_drain(r->fs);
     assert_int_equal(s.leased_experts + s.coded_experts + s.chunks_damaged + s.read_errors, 0);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
     efs_close(r->fs);

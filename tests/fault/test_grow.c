@@ -38,15 +38,6 @@ static void open_store(struct efs_options options)
     served = fixture_open(&model, options);
 }
 
-static struct efs_stats quiet(void)
-{
-    struct efs_stats s;
-    do
-        efs_stats(served, &s);
-    while (s.inflight);
-    return s;
-}
-
 static void set(const char *name, const char *value)
 {
     struct efs_error err = {""};
@@ -117,13 +108,13 @@ static void free_memory(void)
 TEST(test_freed_during_reading)
 {
     open_store((struct efs_options){.budget_bytes = 128 * MIB});
-    quiet();
+    fixture_drain(served);
     efs_grow(served, false);
     assert_int_equal(check_memory(TOO_MUCH), -ENOMEM);
     fault_run_before(FAULT_PREAD, free_memory);
     efs_grow(served, false);
     assert_int_equal(check_memory(TOO_MUCH), -EAGAIN); /* not counted by that reading: a job reads again */
-    quiet();
+    fixture_drain(served);
     assert_int_equal(check_memory(TOO_MUCH), -ENOMEM);
     efs_close(served);
 }
@@ -135,16 +126,16 @@ TEST(test_demotion_waits_for_reading)
     open_store(
         (struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru"});
     lease_all();
-    struct efs_stats before = quiet();
+    struct efs_stats before = fixture_drain(served);
     set("plan", "F=90"); /* no pool owns the chunks now ... */
     set_budget(before.fixed_bytes + before.full_pool_bytes + 10 * MIB);
     set_budget(before.fixed_bytes + 110 * MIB); /* ... and they are freed; the minimum of the chunk pool is small */
-    before = quiet();
+    before = fixture_drain(served);
     unsigned full = count_state('F');
     assert_true(full > ALL / 2);
     expire_reading();
     set("plan", "C=100");
-    quiet();
+    fixture_drain(served);
     for (uint32_t e = 0; e < ALL; e++) {
         struct efs_expert_info info;
         struct efs_file_info file;
@@ -154,7 +145,7 @@ TEST(test_demotion_waits_for_reading)
             assert_true(info.resident_bytes >= file.bytes + info.coded_bytes);
     }
     assert_int_equal(count_state('F'), full);
-    struct efs_stats after = quiet();
+    struct efs_stats after = fixture_drain(served);
     assert_true(after.recoded_bytes > before.recoded_bytes);
     assert_int_equal(after.disk_reads, before.disk_reads);
     efs_close(served);
@@ -169,14 +160,14 @@ TEST(test_completions_do_not_allocate)
     open_store((struct efs_options){
         .budget_bytes = 96 * MIB, .full_pool = true, .lease_wait = true, .warm = "always", .policy = "lru"});
     lease_all();
-    struct efs_stats s = quiet();
+    struct efs_stats s = fixture_drain(served);
     fault_disk_calls(); /* not those of its start, before the first read */
     for (unsigned round = 0; round < 3; round++) {
         set_budget(s.fixed_bytes + (round % 2 ? 20 : 40) * MIB);
         lease_all();
         fixture_check_files(&model, served);
     }
-    s = quiet();
+    s = fixture_drain(served);
     assert_true(s.disk_reads > 100);
     efs_close(served);
     assert_int_equal(fault_disk_calls(), 0);
@@ -200,11 +191,11 @@ TEST(test_errors_are_logged_by_workers)
     open_store((struct efs_options){.budget_bytes = 96 * MIB, .log = hear});
     struct efs_expert_info info;
     assert_int_equal(efs_expert_info(served, efs_id(0), &info), 0);
-    quiet();
+    fixture_drain(served);
     told = 0;
     fault_plan(FAULT_URING_RESULT, 1, EIO, true);
     assert_int_equal(read_wait(served, info.file, NULL, MIB, bytes, sizeof(bytes)), -EIO);
-    quiet();
+    fixture_drain(served);
     fault_clear();
     assert_true(told > 0);
     assert_int_equal(told_by_disk, 0);
@@ -233,7 +224,7 @@ static errint_t lease(uint32_t expert, struct efs_lease **out)
 TEST(test_failed_memory_file)
 {
     open_store((struct efs_options){.budget_bytes = 128 * MIB, .full_pool = true, .policy = "lru"});
-    quiet();
+    fixture_drain(served);
     const uint64_t *segments = &served->account.bytes[EFS_ACCOUNT_SEGMENTS]; /* get the expert's chunks meanwhile */
     uint64_t allocated = account_of(&served->account.allocated_bytes) - account_of(segments);
     uint64_t used = account_of(&served->account.used_bytes) - account_of(segments);
@@ -242,7 +233,7 @@ TEST(test_failed_memory_file)
     assert_int_equal(lease(0, &none), -ENOMEM);
     assert_true(fault_triggered());
     fault_clear();
-    quiet();
+    fixture_drain(served);
     assert_int_equal(account_of(&served->account.allocated_bytes) - account_of(segments), allocated);
     assert_int_equal(account_of(&served->account.used_bytes) - account_of(segments), used);
     assert_int_equal(account_of(&served->account.bytes[EFS_ACCOUNT_UNTOUCHED]), 0);
@@ -254,7 +245,7 @@ TEST(test_prealloc_is_allocated)
 {
     open_store((struct efs_options){
         .budget_bytes = 96 * MIB, .full_pool = true, .prealloc = true, .plan = "F=50,C=50", .policy = "lru"});
-    struct efs_stats s = quiet();
+    struct efs_stats s = fixture_drain(served);
     assert_true(s.full_pool_bytes > 0 && s.chunk_pool_bytes > 0);
     assert_true(account_of(&served->account.allocated_bytes) >= s.full_pool_bytes + s.chunk_pool_bytes);
     efs_close(served);
@@ -281,7 +272,7 @@ TEST(test_failed_fill_over_budget)
 {
     pthread_t thread;
     open_store((struct efs_options){.budget_bytes = 128 * MIB, .full_pool = true, .policy = "lru"});
-    quiet();
+    fixture_drain(served);
     reads_blocked = true;
     fault_plan(FAULT_URING_RESULT, 1, EIO, true);
     fault_run_before(FAULT_URING_WAIT, block_reads);
@@ -295,7 +286,7 @@ TEST(test_failed_fill_over_budget)
     reads_blocked = false;
     pthread_join(thread, NULL);
     fault_clear();
-    quiet();
+    fixture_drain(served);
     efs_lock(served);
     assert_true(served->account.used_bytes <= served->account.budget_bytes);
     efs_unlock(served);

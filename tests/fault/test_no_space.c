@@ -119,10 +119,7 @@ static unsigned ask_all(struct efs *fs, enum efs_form form)
 
 static void quiet(struct efs *fs)
 {
-    struct efs_stats s;
-    do
-        efs_stats(fs, &s);
-    while (s.inflight);
+    struct efs_stats s = fixture_drain(fs);
     assert_int_equal(s.leased_experts + s.coded_experts + s.chunks_damaged, 0);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
 }
