@@ -32,6 +32,12 @@ def counts_of(server):
     return next(f"{states}/{server}/{name}" for name in os.listdir(f"{states}/{server}") if name.startswith("counts-"))
 
 
+def counted(after, *servers):
+    """The counts of these servers are from `after` seconds after now."""
+    for server in servers:
+        os.utime(counts_of(server), (time.time() + after,) * 2)
+
+
 def plan(*words, servers=f"left={40 * each},right={40 * each}"):
     return ctl("cluster", "plan", "--counts", states, "--servers", servers, *words, store, placement)
 
@@ -118,8 +124,7 @@ print("-- a server is lost")
 layer, expert = min(placed()["right"])
 kept = f"{right.path}/experts/L{layer:02}/E{expert:03}.safetensors"
 check("right: the user pins an expert that the placement has pinned", ctl("set", kept, "pin=C").returncode == 0)
-hour = time.time() - 3600
-os.utime(counts_of("right"), (hour, hour))
+counted(-3600, "right")
 result = plan(servers=f"left={60 * each},right={40 * each}")
 check("planned without it, which is said", result.returncode == 0 and set(placed()) == {"left"} and
       "right: its counts are 60 minutes old: it is lost, or a clock is wrong: planned without it" in result.stderr, result)
@@ -140,15 +145,14 @@ def nothing_written(what, result, text):
 
 nothing_written("too little memory without it", plan(), "1 server has memory for 40 of 48 experts")
 print("-- a clock jumps")
-os.utime(counts_of("right"), (hour + 7200, hour + 7200))
+counted(3600, "right")
 result = plan(servers=f"left={60 * each},right={40 * each}")
 check("counts from the future", result.returncode == 0 and "right: its counts are 60 minutes ahead: a clock is wrong" in result.stderr,
       result)
 before = open(placement).read()
-os.utime(counts_of("left"), (hour, hour))
+counted(-3600, "left")
 nothing_written("all are too old", plan(), "no server has counts that can be used")
-for server in ("left", "right"):
-    os.utime(counts_of(server))
+counted(0, "left", "right")
 
 print("-- counts that lie")
 good = open(counts_of("right"), "rb").read()
@@ -226,13 +230,13 @@ def hangs():
             note("quirkfs was not mounted")
             return
         mount = serve("left", f",placement={hung}/placement,server=left", folder=scratch("hung-states"))
-        check("it takes the placement", wait_until(lambda: state_of(mount)["placement_number"] != "0", 60), state_of(mount))
+        check("it takes the placement", wait_until(lambda: state_of(mount)["placement_number"] != "0"), state_of(mount))
         suspend(quirkfs.pid)
-        check("its thread waits", wait_until(lambda: any("fuse_simple_request" in stack for _, stack in mount.threads().values()), 60), mount.threads())
+        check("its thread waits", wait_until(lambda: any("fuse_simple_request" in stack for _, stack in mount.threads().values())), mount.threads())
         for budget in ("48M", "56M"):
             plans = mount.count("plans")
             ctl("set", mount.path, f"budget={budget}")
-            check(f"{budget}: it plans", wait_until(lambda: mount.count("plans") > plans, 60), mount.threads())
+            check(f"{budget}: it plans", wait_until(lambda: mount.count("plans") > plans), mount.threads())
         check("the files are the files", reading_errors(mount, source) == set())
         mount.unmount("unmounted meanwhile")
         check("which is said", "its folder does not answer: the counts are not saved" in mount.log_text(), mount.log_text()[-500:])
@@ -240,7 +244,7 @@ def hangs():
         quirkfs.send_signal(signal.SIGCONT)
         if is_mounted(hung):
             run("umount", "-l", hung)
-        quirkfs.wait(60)
+        quirkfs.wait(PATIENCE)
 
 
 if os.geteuid() == 0:

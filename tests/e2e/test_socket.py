@@ -135,7 +135,7 @@ def line():
     return [text.strip() for text in found]
 
 
-check("none is reported", shown() == [[0] * 6] and line() == [], shown())
+check("none is reported", wait_until(lambda: shown() == [[0] * 6]) and line() == [], shown())
 one.socket.send(device([64, 30, 8, 2, 3 << 20, 90 * 10**9]))
 check("what a client reports is shown", wait_until(lambda: shown() == [[64, 30, 8, 2, 3 << 20, 90 * 10**9]]), shown())
 check("also in words", line() == ["device: 64 slots, 75.0 % hits, 3.00 MiB copied, waited 1m30s"], line())
@@ -205,7 +205,7 @@ shown.close()
 one.windows.clear()
 other.windows.clear()
 one.socket.close()
-check("without clients it ends", wait_until(lambda: mount.count("leased_experts") == 0))
+check("without clients it ends", wait_until(lambda: mount.count("leased_experts") == 0 and len(mount.control("clients").splitlines()) == 1))
 before = mount.count("fuse_opens_passthrough")
 for n in range(8):
     with open(expert(mount, 0, n), "rb") as f:

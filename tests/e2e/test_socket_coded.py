@@ -142,8 +142,8 @@ for _ in range(EXPERTS):
     right = right and error == 0 and two.chunks(layout, places)[1] == files[1, tag][:4096]
     two.send(DROP, [(0, 0, tag)])
 check("two clients that ask for more than there is room for get it one after the other", right)
-check("never more than the budget", mount.count("chunk_pool_bytes") + mount.count("full_pool_bytes") + mount.count("fixed_bytes") <=
-      mount.count("budget_bytes") and most <= available, (most, available))
+check("never more than the budget", most <= available, (most, available))
+mount.check_budget()
 check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight", "coded_errors") == [0, 0, 0]), mount.stat())
 
 

@@ -35,7 +35,7 @@ FFN = """__import__("numpy") and session.ffn(1, numpy.ones((1, 512), "f4"), nump
 def ends(what, code, *arguments, says, quiet=True):
     """Runs a program, which must end without help."""
     try:
-        result = python(code, *arguments, timeout=100)
+        result = python(code, *arguments)
         check(what, result.returncode == 0 and result.stdout == says and not (quiet and result.stderr), result)
     except subprocess.TimeoutExpired as hangs:
         check(what, False, hangs)
