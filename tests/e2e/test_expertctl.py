@@ -113,9 +113,8 @@ if root:
     taker.join()
     os.close(device)
 odd = Mount(store, "budget=64M", name="odd\nname")
-result = ctl("ls")
-lines = [line for line in result.stdout.splitlines() if "name" in line]  # other mounts may have further lines
-check("ls: a line end in a path is none", len(lines) == 1 and lines[0].endswith(odd.path.replace("\n", "?") + f" by {USER}"), result)
+check("ls: a line end in a path is none", wait_until(lambda: [line for line in ctl("ls").stdout.splitlines() if "name" in line] == [
+      f"{store} on " + odd.path.replace("\n", "?") + f" by {USER}"]), ctl("ls"))
 odd.unmount()
 if root:
     copied = shutil.copy(expertctl, scratch("expertctl-copy"))
@@ -274,7 +273,7 @@ for name in files:
     open(name, "rb").read()
 result = ctl("status", mount.path)
 check("status: which store, how fast, for whom, and what is wrong", result.returncode == 0 and re.match(
-      rf"{mount.path} serves {store}\n.* for .* of files, by \w+, up \d+s, pid {mount.daemon.pid}\n\nmemory    .* of 128 MiB used", result.stdout) and
+      rf"{mount.path} serves {store}\n.* for .* of files, by \w+, up [0-9hms]+, pid {mount.daemon.pid}\n\nmemory    .* of 128 MiB used", result.stdout) and
       re.search(r"^from memory +\d+\.\d % +\d+\.\d %$", result.stdout, re.M) and re.search(
       r"^clients   \d+ files are open, 0 programs use libexpertfs\nproblems  ", result.stdout, re.M), result)
 check("status: one screen", len(result.stdout.splitlines()) <= 24, result.stdout)
@@ -297,6 +296,8 @@ check("readers by name", f"          python3 (pid {child.pid}, {pwd.getpwuid(os.
 child.communicate()
 check("then it is gone", wait_until(lambda: child.pid not in {row["pid"] for row in json.loads(
       ctl("status", "--json", mount.path).stdout)["readers"]}))
+with open(small, "rb") as file:  # after all that was sampled
+    file.read()
 recent, stat = mount.fields("recent"), mount.fields("stat")
 check("recent: the counters of an earlier time", float(recent.pop("seconds")) > 0 and set(recent) == set(stat) -
       {"serving_path", "serving_reason", "fuse_log_lost"} and int(recent["reads"]) < int(stat["reads"]), recent)
