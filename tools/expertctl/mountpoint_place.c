@@ -17,6 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define PROBE_MS 5000
+
 /* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 /* Whether the mount serves the model as it was before it changed: its path, or a store that was packed from it. path:
@@ -32,19 +34,40 @@ static bool is_version(const struct ctl_mount *mount, const struct ctl_model *mo
                                             : ctl_sources_has_changed(mount->source, path);
 }
 
-/* Frees a path with a mount of an older version of the model. -EBUSY: it stays, and is a mount of *source. */
-static errint_t mount_free(const char *path, const struct ctl_model *model, char *source, size_t room,
-                           struct efs_error *err)
+#define IN_USE_TRIES 6
+#define IN_USE_PAUSE_US 10000
+
+/* Whether files of a mount are open. The daemon learns of a close(2) some time after it, so it is asked again, for .6
+ * seconds in all. */
+static bool mount_is_used(const char *path)
+{
+    bool used = true;
+    for (unsigned tries = 0; used && tries <= IN_USE_TRIES; tries++) {
+        if (tries)
+            usleep((useconds_t)IN_USE_PAUSE_US << (tries - 1));
+        char *readers = ctl_mount_probe(path, "readers", PROBE_MS);
+        const char *row = readers ? strchr(readers, '\n') : NULL; /* after the header */
+        used = row && row[1];
+        free(readers);
+    }
+    return used;
+}
+
+/* Looks for a mount at the place. An older version of the model is replaced later, unless programs use it and
+ * used_stays. -EBUSY: it stays, and is a mount of *source. */
+static errint_t mount_look(struct ctl_place *place, const struct ctl_model *model, bool used_stays, char *source,
+                           size_t room, struct efs_error *err)
 {
     struct ctl_mounts mounts;
-    char served[4400];
     errint_t rc = ctl_mounts_find(&mounts, err);
-    const struct ctl_mount *mount = rc == 0 ? ctl_mount_at(&mounts, path) : NULL;
-    if (mount && (rc = ctl_mount_check(path, err)) == 0) {
+    const struct ctl_mount *mount = rc == 0 ? ctl_mount_at(&mounts, place->path) : NULL;
+    if (mount && (rc = ctl_mount_check(place->path, err)) == 0) {
         snprintf(source, room, "%s", mount->source);
-        rc = is_version(mount, model, served, sizeof(served)) && ctl_mount_end(mount, false, err) == 0 ? 0 : -EBUSY;
-        if (rc == 0)
-            ctl_print_line(stderr, "expertctl: note: %s: unmounted: it served %s, which has changed", path, served);
+        if (!is_version(mount, model, place->replaces, sizeof(place->replaces)) ||
+            (used_stays && mount_is_used(place->path))) {
+            *place->replaces = '\0';
+            rc = -EBUSY;
+        }
     }
     ctl_mounts_free(&mounts);
     return rc == -ENOTCONN ? 0 : rc; /* expertfs removes a mount whose daemon has ended */
@@ -108,31 +131,31 @@ static uint32_t model_key(const struct ctl_model *model)
     return (uint32_t)(tools_sources_key(&model->sources) >> 32);
 }
 
-errint_t ctl_place_make(const struct ctl_model *model, const char *given, const char *own, bool nonempty,
-                        struct ctl_place *place, struct efs_error *err)
+static errint_t fail_mounted(const struct ctl_place *place, const char *source, struct efs_error *err)
 {
-    char path[4400], source[4400] = "", stem[256];
-    *place = (struct ctl_place){.above = -1};
-    if (!given && !*own)
-        return efs_fail(err, -ENOENT,
-                        "no folder for mount points: neither XDG_DATA_HOME nor HOME is set\nhint: name a MNT");
-    snprintf(path, sizeof(path), "%s%s%s", given ? given : own, given ? "" : "/", given ? "" : model->name);
-    errint_t rc = place_path(path, place, err);
-    if (rc == 0)
-        rc = mount_free(place->path, model, source, sizeof(source), err);
-    if (rc == -EBUSY && given)
-        return efs_fail(err, rc, "%s: is a mount of %s\nhint: `expertctl down %s` unmounts it, another MNT mounts both",
-                        place->path, source, EFS_WORD(place->path));
-    if (rc == -EBUSY) {
-        if (model->in_place)
-            snprintf(stem, sizeof(stem), "%.200s@%0*x", model->name, CTL_STORE_KEY_DIGITS, model_key(model));
-        else
-            ctl_store_stem(model->store, stem, sizeof(stem));
-        ctl_print_line(stderr, "expertctl: note: %s is a mount of %s: %s is mounted on %s/%s", place->path, source,
-                       model->path, own, stem);
-        snprintf(path, sizeof(path), "%s/%s", own, stem);
-        rc = place_path(path, place, err);
-    }
+    return efs_fail(err, -EBUSY, "%s: is a mount of %s\nhint: `expertctl down %s` unmounts it, another MNT mounts both",
+                    place->path, source, EFS_WORD(place->path));
+}
+
+/* Chooses NAME@KEY, because place is a mount of source. */
+static errint_t place_other(struct ctl_place *place, const struct ctl_model *model, const char *own, const char *source,
+                            struct efs_error *err)
+{
+    char path[4400], stem[256];
+    if (model->in_place)
+        snprintf(stem, sizeof(stem), "%.200s@%0*x", model->name, CTL_STORE_KEY_DIGITS, model_key(model));
+    else
+        ctl_store_stem(model->store, stem, sizeof(stem));
+    ctl_print_line(stderr, "expertctl: note: %s is a mount of %s: %s is mounted on %s/%s", place->path, source,
+                   model->path, own, stem);
+    snprintf(path, sizeof(path), "%s/%s", own, stem);
+    return place_path(path, place, err);
+}
+
+/* Makes the folder of a place that has no mount, and locks the one above it. */
+static errint_t place_take(struct ctl_place *place, bool given, bool nonempty, struct efs_error *err)
+{
+    errint_t rc = 0;
     for (int tries = 0; rc == 0 && place->above < 0 && tries < 2; tries++) {
         rc = place_make(place, nonempty, err);
         if (rc == -ENOTEMPTY && !given)
@@ -146,6 +169,51 @@ errint_t ctl_place_make(const struct ctl_model *model, const char *given, const 
     }
     if (rc < 0)
         ctl_place_drop(place, false);
+    return rc;
+}
+
+errint_t ctl_place_make(const struct ctl_model *model, const char *given, const char *own, bool nonempty, bool packs,
+                        struct ctl_place *place, struct efs_error *err)
+{
+    char path[4400], source[4400] = "";
+    *place = (struct ctl_place){.above = -1};
+    if (!given && !*own)
+        return efs_fail(err, -ENOENT,
+                        "no folder for mount points: neither XDG_DATA_HOME nor HOME is set\nhint: name a MNT");
+    snprintf(path, sizeof(path), "%s%s%s", given ? given : own, given ? "" : "/", given ? "" : model->name);
+    errint_t rc = place_path(path, place, err);
+    if (rc == 0)
+        rc = mount_look(place, model, given && packs, source, sizeof(source), err);
+    if (rc == -EBUSY && given)
+        return fail_mounted(place, source, err);
+    if (rc == -EBUSY)
+        rc = place_other(place, model, own, source, err);
+    if (rc == 0 && *place->replaces) {
+        place->made = strlen(place->path);
+        place->above = ctl_above_lock(place->path, LOCK_SH);
+        return 0;
+    }
+    return rc == 0 ? place_take(place, given != NULL, nonempty, err) : rc;
+}
+
+errint_t ctl_place_replace(const struct ctl_model *model, const char *given, const char *own, struct ctl_place *place,
+                           struct efs_error *err)
+{
+    struct ctl_mounts mounts;
+    errint_t rc = ctl_mounts_find(&mounts, err);
+    const struct ctl_mount *mount = rc == 0 ? ctl_mount_at(&mounts, place->path) : NULL;
+    if (mount && ctl_mount_end(mount, false, err) == 0)
+        ctl_print_line(stderr, "expertctl: note: %s: unmounted: it served %s, which has changed", place->path,
+                       place->replaces);
+    else if (mount && given)
+        rc = fail_mounted(place, mount->source, err);
+    else if (mount) {
+        ctl_place_drop(place, true);
+        rc = place_other(place, model, own, mount->source, err);
+        if (rc == 0)
+            rc = place_take(place, false, false, err);
+    }
+    ctl_mounts_free(&mounts);
     return rc;
 }
 

@@ -6,20 +6,25 @@
 #include "model.h"
 
 struct ctl_place {
-    char path[4096]; /* absolute, of the mount point, an existing folder */
-    size_t made;     /* bytes of the path before the folders that were made */
-    int above;       /* locked folder above it: `down` removes no mount point there meanwhile; -1: none */
+    char path[4096];     /* absolute, of the mount point, an existing folder */
+    size_t made;         /* bytes of the path before the folders that were made */
+    int above;           /* locked folder above it: `down` removes no mount point there meanwhile; -1: none */
+    char replaces[4400]; /* the model, as it was before it changed, that the mount at path serves; "": none */
 };
 
 /*
  * Chooses the mount point of a model that is not mounted there, and makes its folder: `given`, or if NULL NAME in the
- * folder own. If another version of the same checkpoint is mounted there, that is unmounted if no program uses it; if
- * it is in use, or another model is mounted there, NAME@KEY is taken in place of NAME, which is said on stderr. Blocks
- * while a daemon ends. nonempty: the folder may have files. -EBUSY: given has a mount; -ETIMEDOUT: the daemon of a
+ * folder own. An older version of the same checkpoint that is mounted there stays until ctl_place_replace(). If another
+ * model is, NAME@KEY is taken in place of NAME, which is said on stderr. nonempty: the folder may have files. packs: of
+ * given, -EBUSY also if files of that older version are open. -EBUSY: given has a mount; -ETIMEDOUT: the daemon of a
  * mount there does not answer; -ENOTDIR, -ENOTEMPTY, -EACCES: expertfs or fusermount3 would refuse the folder; -errno.
  */
-errint_t ctl_place_make(const struct ctl_model *model, const char *given, const char *own, bool nonempty,
+errint_t ctl_place_make(const struct ctl_model *model, const char *given, const char *own, bool nonempty, bool packs,
                         struct ctl_place *place, struct efs_error *err);
+/* Unmounts place->replaces, unless it was meanwhile, and blocks while its daemon ends. If a program uses it, -EBUSY of
+ * given; else NAME@KEY is taken, which is said. */
+errint_t ctl_place_replace(const struct ctl_model *model, const char *given, const char *own, struct ctl_place *place,
+                           struct efs_error *err);
 /* Unlocks; removes the folders that were made unless mounted. */
 void ctl_place_drop(struct ctl_place *place, bool mounted);
 

@@ -324,9 +324,16 @@ struct up {
     const char *own; /* the folder of mount points; "": none */
     struct up_lock lock;
     struct ctl_place place;
+    struct ctl_run_mount trial;
     char path[4096]; /* of the mount */
     char *config;    /* of the mount; NULL: not mounted */
 };
+
+/* MNT; NULL: not given. */
+static const char *up_mnt(const struct arguments *a)
+{
+    return a->given.count == 2 ? a->given.word[1] : NULL;
+}
 
 /* Applies -o to the mount that was there before, and reads its config again. */
 static errint_t mounted_apply(struct up *up, struct efs_error *err)
@@ -348,7 +355,7 @@ static errint_t up_find(struct up *up, struct efs_error *err)
 {
     char elsewhere[4096];
     const struct arguments *a = up->arguments;
-    const char *mnt = a->given.count == 2 ? a->given.word[1] : NULL;
+    const char *mnt = up_mnt(a);
     char *real = mnt ? realpath(mnt, NULL) : NULL;
     if (!mnt || real)
         up->config = mount_find(up->model, real, up->path, sizeof(up->path));
@@ -390,6 +397,30 @@ static bool mount_undo(const char *path)
     return undone;
 }
 
+/* Mounts the model in a temporary folder, and unmounts it: what would prevent that is found before the old mount is
+ * unmounted. The trial is no mount that another `up` finds, and saves nothing. */
+static errint_t mount_try(struct up *up, struct efs_error *err)
+{
+    const char *given = up->arguments->options;
+    char *joined;
+    if (asprintf(&joined, "%s%sfsname=trial,nostate,warm=off", given ? given : "", given ? "," : "") < 0)
+        return efs_fail(err, -ENOMEM, "no memory");
+    errint_t rc = ctl_run_mount_begin(&up->trial, up->model->store, joined, err);
+    ctl_run_mount_end(&up->trial);
+    free(joined);
+    return rc == -ENODEV /* the daemon has printed why */
+               ? efs_fail(err, rc, "%s: the mount of the model before it changed stays", up->place.path)
+               : rc;
+}
+
+static errint_t mount_replace(struct up *up, struct efs_error *err)
+{
+    errint_t rc = mount_try(up, err);
+    if (rc == 0 && end_is_pending())
+        rc = -EINTR;
+    return rc == 0 ? ctl_place_replace(up->model, up_mnt(up->arguments), up->own, &up->place, err) : rc;
+}
+
 /* Mounts the model on its place. The signals that end this program stay blocked until the mount is printed: one that
  * comes before unmounts it, with -EINTR, so that no mount is left of which nothing was said. */
 static errint_t mount_make(struct up *up, struct efs_error *err)
@@ -399,7 +430,9 @@ static errint_t mount_make(struct up *up, struct efs_error *err)
     for (size_t i = 0; i < ENDS; i++)
         sigaddset(&blocked, ends[i]);
     sigprocmask(SIG_BLOCK, &blocked, NULL);
-    errint_t rc = mount_run(up->arguments, up->model, &up->lock.mask, up->place.path);
+    errint_t rc = *up->place.replaces ? mount_replace(up, err) : 0;
+    if (rc == 0)
+        rc = mount_run(up->arguments, up->model, &up->lock.mask, up->place.path);
     if (rc < 0)
         return rc;
     strcpy(up->path, up->place.path);
@@ -427,7 +460,7 @@ static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
 {
     const struct arguments *a = up->arguments;
     const bool mounts = !a->program, packs = model_packs(up->model);
-    const char *mnt = a->given.count == 2 ? a->given.word[1] : NULL;
+    const char *mnt = up_mnt(a);
     char folder[4096];
     snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(up->model->store, '/') - up->model->store),
              up->model->store); /* "": there is none for stores */
@@ -447,7 +480,8 @@ static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
     if (packs && model_packs(up->model) && !a->reclaim)
         rc = check_space(up->model, err);
     if (rc == 0 && mounts)
-        rc = ctl_place_make(up->model, mnt, up->own, a->options && strstr(a->options, "nonempty"), &up->place, err);
+        rc = ctl_place_make(up->model, mnt, up->own, a->options && strstr(a->options, "nonempty"), packs, &up->place,
+                            err);
     if (rc == 0 && packs && model_packs(up->model))
         rc = model_pack(a, up->model, &up->lock.mask, status, err);
     if (rc == 0 && mounts)
@@ -477,7 +511,7 @@ static int up_given_mount(const struct arguments *a, const struct ctl_model *mod
 static int up_store(const struct arguments *a, const struct ctl_model *model, const char *own)
 {
     struct efs_error err = {""};
-    struct up *up = calloc(1, sizeof(*up)); /* 17 KB */
+    struct up *up = calloc(1, sizeof(*up)); /* 30 KB */
     int status = CTL_FAILED;
     if (!up)
         return ctl_fail(-ENOMEM, &err);

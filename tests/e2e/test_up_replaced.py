@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""expertctl up on a mount of an older version of the model: it stays until the new one can be mounted."""
+from e2e import *
+
+need_fuse()
+model = make_model("model", *NARROW)
+mount = scratch("mnt")
+os.makedirs(scratch("bin"))
+os.makedirs(scratch("tmp"))
+os.environ["TMPDIR"] = scratch("tmp")
+expertctl = shutil.copy(program("expertctl"), scratch("bin/expertctl"))  # finds mkexpertfs and expertfs in its folder
+
+
+def installed(name, script=None):
+    """Puts a program into the folder of expertctl: the real one, or a script."""
+    path = scratch(f"bin/{name}")
+    if os.path.lexists(path):
+        os.unlink(path)
+    if script is None:
+        shutil.copy(program(name), path)
+    else:
+        with open(path, "w") as file:
+            file.write(f"#!/bin/sh\n{script}\n")
+        os.chmod(path, 0o755)
+
+
+def up(*arguments, **more):
+    return run(expertctl, "up", *arguments, **more)
+
+
+def pid(path):
+    return json.loads(run(expertctl, "status", "--json", path).stdout)["pid"]
+
+
+def changes():
+    with open(f"{model}/config.json", "a") as file:
+        file.write("\n")
+
+
+def stays(what, before, result, *words):
+    check(f"{what}: exit 1, and why", result.returncode == 1 and all(word in result.stderr for word in words), result)
+    check(f"{what}: the old mount is still there", is_mounted(mount) and pid(mount) == before, result)
+    check(f"{what}: nothing else is left", not os.listdir(scratch("tmp")) and sum(SCRATCH in line for line in open("/proc/mounts")) == 1)
+
+
+print("-- the new version cannot be mounted")
+installed("mkexpertfs")
+installed("expertfs")
+result = up("-o", "budget=64M", model, mount)
+check("mounted", result.returncode == 0, result)
+first = pid(mount)
+changes()
+installed("mkexpertfs", "echo mkexpertfs: a reason >&2; exit 1")
+stays("packing fails", first, up("-o", "budget=64M", model, mount), "mkexpertfs: a reason\n")
+installed("mkexpertfs")
+stays("a budget below the minimum", first, up("-o", "budget=1M", model, mount), "below the minimum",
+      f"expertctl: {mount}: the mount of the model before it changed stays\n")
+stays("again, when it is packed", first, up("-o", "budget=1M", model, mount), "below the minimum")
+installed("expertfs", 'case "$*" in *--version*) exit 0;; esac; kill -9 $$')
+stays("a daemon that is killed", first, up("-o", "budget=64M", model, mount), "expertctl: expertfs was ended by signal 9 (Killed)\n")
+installed("expertfs")
+
+print("-- it can")
+result = up("-o", "budget=64M", model, mount)
+check("replaced, which is said once", result.returncode == 0 and
+      result.stderr.count(f"note: {mount}: unmounted: it served {model}, which has changed\n") == 1 and pid(mount) != first, result)
+check("the changed bytes", contents(model)["config.json"] == open(f"{mount}/config.json", "rb").read())
+check("nothing is left of the trial", not os.listdir(scratch("tmp")) and sum(SCRATCH in line for line in open("/proc/mounts")) == 1)
+
+print("-- a folder in it is a program's directory, which no open file shows")
+changes()
+with subprocess.Popen(["cat"], cwd=mount, stdin=subprocess.PIPE) as inside:
+    first = pid(mount)
+    stays("with MNT", first, up("-o", "budget=64M", model, mount), f"{mount}: is a mount of ", "\nhint: `expertctl down ")
+    inside.stdin.close()
+run(expertctl, "down", mount)
+own = re.search(" on (.*)\n", up("-o", "budget=64M", model).stdout)[1]
+changes()
+with subprocess.Popen(["cat"], cwd=own, stdin=subprocess.PIPE) as inside:
+    result = up("-o", "budget=64M", model)
+    check("without MNT: on another mount point", result.returncode == 0 and re.search(rf" on {own}@\w+\n", result.stdout), result)
+    inside.stdin.close()
+run(expertctl, "down", own, re.search(r" on (.*)\n", result.stdout)[1])
+done()
