@@ -127,7 +127,8 @@ print("-- opens find what was brought")
 mount = Mount(store, "budget=128M")
 with open(mount / ".expertfs/want", "w") as want:
     want.write("1: 2 3*4 6\n")
-check("it comes", wait_until(lambda: mount.count("inflight") == 0 and mount.count("disk_reads") > 0))
+check("it comes", wait_until(lambda: all(mount.table("experts")[f"L01/E{expert:03}"]["state"] in "FC" for expert in (2, 3, 6))) and
+      wait_until(lambda: mount.count("inflight") == 0))
 before = mount.stat()
 for expert in (2, 3, 6):
     with open(mount / f"experts/L01/E{expert:03}.safetensors", "rb") as file:

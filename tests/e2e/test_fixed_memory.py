@@ -30,10 +30,13 @@ def stacks(pid):
             elif line.startswith("Anonymous:"):
                 ranges[-1][2] = int(line.split()[1])
     for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/syscall") as call, open(f"/proc/{pid}/task/{thread}/comm") as name:
-            words = call.read().split()
-            pointer = int(words[-2], 16) if len(words) >= 3 else 0  # "running": its stack is in no system call
-            found.update({f"{name.read().strip()} {thread}": kib for begin, end, kib in ranges if begin <= pointer < end})
+        try:
+            with open(f"/proc/{pid}/task/{thread}/syscall") as call, open(f"/proc/{pid}/task/{thread}/comm") as name:
+                words = call.read().split()
+                pointer = int(words[-2], 16) if len(words) >= 3 else 0  # "running": its stack is in no system call
+                found.update({f"{name.read().strip()} {thread}": kib for begin, end, kib in ranges if begin <= pointer < end})
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # the thread has ended
     return found
 
 

@@ -53,7 +53,8 @@ def wrong(mount):
 
 
 def remote_bytes(mount):
-    return mount.count("disk_bytes") - mount.count("local_bytes")
+    stat = mount.numbers()
+    return stat["disk_bytes"] - stat["local_bytes"]
 
 
 def copy_of(folder=local):
