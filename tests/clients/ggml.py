@@ -5,7 +5,8 @@
 Writes the logits (--embeddings: embeddings) of prompts and of the generated tokens to OUT (numpy, one array per
 prompt). Prints how many bytes of the file are in the page cache, before and after the model is loaded, "begun" after
 the first token of the first prompt, and at the end the tokens, how many bytes of the file are mapped, how much memory of
-the process is of no file, and how many bytes the process has read from disks. Exit status 0; 1: a decode failed; 77: llama-cpp-python is missing."""
+the process is of no file, and how many bytes it has read from disks since it began to load the model. Exit status 0; 1:
+a decode failed; 77: llama-cpp-python is missing."""
 import argparse
 import ctypes
 import json
@@ -177,6 +178,7 @@ def main():
     patterns = arguments.patterns + [rf"blk\.{layer}{EXPERTS}" for layer in range(arguments.n_cpu_moe)]
     set_defaults(not arguments.no_repack, patterns or [EXPERTS] * arguments.on_device, buffers if arguments.on_device else None)
     print("cached before:", cached_bytes(arguments.file))
+    read_before = disk_bytes()  # of Python and libraries
     files = [arguments.file] * arguments.contexts + ([arguments.also[0]] if arguments.also else [])
     models = [llama_cpp.Llama(file, n_ctx=max(64, max(arguments.prompts) + arguments.tokens), n_batch=512, n_gpu_layers=arguments.gpu_layers,
                               logits_all=True, embedding=arguments.embeddings, use_mmap=not arguments.no_mmap, n_threads=arguments.threads,
@@ -204,7 +206,7 @@ def main():
     np.savez(arguments.out, **{str(n): logits for n, (_, logits) in first.items()})
     print("mapped:", mapped_bytes(arguments.file))
     print("anonymous:", anonymous_bytes())
-    print("read:", disk_bytes())
+    print("read:", disk_bytes() - read_before)
     print("tokens:", json.dumps({n: tokens for n, (tokens, _) in first.items()}))
     return 0
 
