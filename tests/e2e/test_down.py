@@ -27,17 +27,16 @@ def mounted(name="mnt"):
 
 
 print("-- a daemon that is stopped")
-for turn in range(2):
-    path, pid = mounted()
-    suspend(pid)
-    result = down(path)
-    check(f"{turn}: unmounted", result.returncode == 0 and not is_mounted(path), result)
-    if "was killed" in result.stderr:  # the kernel names the connection of a process
-        check(f"{turn}: its process has ended", not is_alive(pid), result)
-    else:
-        check(f"{turn}: a warning", "may still run" in result.stderr, result)
-        os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid))
+path, pid = mounted()
+suspend(pid)
+result = down(path)
+check("unmounted", result.returncode == 0 and not is_mounted(path), result)
+if "was killed" in result.stderr:  # the kernel names the connection of a process
+    check("its process has ended", not is_alive(pid), result)
+else:
+    check("a warning", "may still run" in result.stderr, result)
+    os.kill(pid, signal.SIGKILL)
+wait_until(lambda: not is_alive(pid))
 
 print("-- it is stopped and in use")
 path, pid = mounted()
