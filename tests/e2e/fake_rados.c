@@ -4,7 +4,7 @@
  * $FAKE_RADOS/POOL, "/" in names of objects is "%" there. Each asynchronous read runs on a thread of its own.
  *
  * $FAKE_RADOS/fault has a fault a line, WHAT OBJECT, where OBJECT is the end of a name: read missing, short, eio, late,
- * silent (until it is cancelled or 2 s have passed: -ETIMEDOUT); write full, denied, slow, lost (it is written, and
+ * silent (until it is cancelled or 2 s have passed: -ETIMEDOUT); write full, denied, lost (it is written, and
  * -ETIMEDOUT), held (the first such write makes $FAKE_RADOS/holding, and goes on when there is $FAKE_RADOS/go); delete
  * kept (-ETIMEDOUT); connect refused, silent; ended (the lease of a lock).
  *
@@ -349,8 +349,6 @@ API int rados_write_op_operate(void *op, void *io, const char *object, time_t *m
         return -ENOSPC;
     if (has_fault("denied", path))
         return -EPERM;
-    if (has_fault("slow", path))
-        pause_ms(300);
     if (has_fault("held", path))
         hold();
     snprintf(part, sizeof(part), "%s~%d%p", path, (int)getpid(), op);

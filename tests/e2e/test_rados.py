@@ -196,16 +196,28 @@ for fault, text, hint in ((f"full {names[-1][-16:]}", "No space left on device",
     result = pack("-q", "--copy", store, "rados:pool/other.efs")
     check(fault.split()[0] + " pool", one_line(result, text, hint), result.stderr)
     check("nothing is left", objects() == before, objects())
-faults(*(f"slow {i:016x}" for i in range(len(names))))
-copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:pool/other.efs"], stderr=subprocess.PIPE, text=True)
-wait_until(lambda: len(objects()) > len(before))
+HOLDING, GO = os.path.join(root, "holding"), os.path.join(root, "go")
+
+
+def held_copy():
+    """A copy that is about to write its first object, and waits for GO."""
+    faults(f"held {0:016x}")
+    copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:pool/other.efs"], stderr=subprocess.PIPE, text=True)
+    check("a copy is about to write", wait_until(lambda: os.path.exists(HOLDING) or copying.poll() is not None))
+    os.unlink(HOLDING)
+    return copying
+
+
+copying = held_copy()
 copying.send_signal(signal.SIGINT)
+wait_until(lambda: not re.search("^(ShdPnd|SigPnd):.*[1-9a-f]", open(f"/proc/{copying.pid}/status").read(), re.M))
+open(GO, "w").close()
 said = copying.communicate(timeout=PATIENCE)[1]
 check("interrupted", copying.returncode == 130 and "nothing was left behind" in said and objects() == before, (copying.returncode, said, objects()))
-copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:pool/other.efs"])
-wait_until(lambda: "other.efs.part" in objects())
+os.unlink(GO)
+copying = held_copy()
 copying.kill()
-copying.wait()
+copying.communicate()
 faults()
 check("killed: no store of that name", one_line(ctl("info", "rados:pool/other.efs"), "no such store"))
 check("the name is taken", one_line(pack("--copy", store, "rados:pool/other.efs"), "was killed"))
