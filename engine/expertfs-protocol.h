@@ -23,7 +23,7 @@
  * windows of coded experts are sent before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this
  * protocol.
  */
-#define EFS_EXPORT_VERSION 15u
+#define EFS_EXPORT_VERSION 16u /* also in .expertfs/version, as socket_protocol; 15 and less are not */
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are less than this */
 #define EFS_EXPORT_WITH_LAYOUT (1u << 31) /* with a tag: send the layout, too, if the expert is sent coded */

@@ -14,6 +14,8 @@
 
 #define CONTROL_BYTES 12288u /* of a control file that are read: .expertfs/config has two paths and some lines */
 
+#define LAST_UNNAMED 15u /* version of the socket protocol: later ones are in .expertfs/version */
+
 #define LAYERS_BYTES (32u << 20) /* at most, of .expertfs/layers: twice what a mount holds of open control files */
 
 /* Reads the start of a control file, terminated. Control files have a size of 0: on a FUSE mount, one with a size is a
@@ -71,18 +73,36 @@ errint_t efs_mount_hash(const struct efs_mount *m, uint64_t *hash)
     return strstr(text, "\nin_place: yes\n") ? -EINVAL : 0;
 }
 
+/* text: of .expertfs/version. -EPROTONOSUPPORT: the mount does not speak this library's version of the socket protocol.
+ */
+static errint_t mount_check_protocol(const char *text, struct efs_error *err)
+{
+    const char *line = strstr(text, "\nsocket_protocol: ");
+    unsigned is = 0; /* the mount is older than that line */
+    if (line && sscanf(line, "\nsocket_protocol: %9u", &is) == 1 && is == EFS_EXPORT_VERSION)
+        return 0;
+    return efs_fail(
+        err, -EPROTONOSUPPORT,
+        "the mount speaks version %u%s of the socket's protocol, this program speaks version %u\nhint: the %s",
+        is ? is : LAST_UNNAMED, is ? "" : " or less", EFS_EXPORT_VERSION,
+        is > EFS_EXPORT_VERSION ? "program is of an older expertfs: install or build it again"
+                                : "mount is of an older expertfs: `expertctl down` and `up` make it again");
+}
+
 static errint_t mount_start(struct efs_mount *m, struct efs_error *err)
 {
     char text[CONTROL_BYTES];
     errint_t rc = mount_read_control(m, ".expertfs/version", text);
     if (rc == 0 && strncmp(text, "version:", 8) != 0)
         rc = -ENODEV;
-    bool configured = rc == 0 && mount_read_control(m, ".expertfs/config", text) == 0;
-    m->no_view = configured && strstr(text, "\nview_hidden: yes\n");
     if (rc < 0)
         return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
-    rc = efs_export_connect(m->root, &m->export, err);
+    rc = mount_check_protocol(text, err);
+    m->no_view =
+        rc == 0 && mount_read_control(m, ".expertfs/config", text) == 0 && strstr(text, "\nview_hidden: yes\n");
+    if (rc == 0)
+        rc = efs_export_connect(m->root, &m->export, err);
     if (rc < 0)
         return rc;
     rc = efs_maintenance_start(m);

@@ -31,6 +31,7 @@ static void render_version(struct efsd *daemon, FILE *out)
     fprintf(out, "store_version: %u\n", daemon->info.version);
     fprintf(out, "libfuse: %s\n", fuse_pkgversion());
     fprintf(out, "fuse_protocol: 7.%u\n", daemon->kernel.minor);
+    fprintf(out, "socket_protocol: %u\n", EFS_EXPORT_VERSION);
 }
 
 static void render_paths(struct efsd *daemon, FILE *out)

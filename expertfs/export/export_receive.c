@@ -376,6 +376,21 @@ static bool client_handle_device(struct efsd_export_client *s, const union efsd_
 #define HANDLED_MOUNT(number, handler, ...)
 #define HANDLED(number, name, sender, handler, ...) HANDLED_##sender(number, handler, __VA_ARGS__)
 
+/* Says why a client is disconnected that has sent this. */
+static void client_log_malformed(const struct efsd_export_client *s, const struct efs_export_head *head, size_t bytes)
+{
+    const char *path = s->export->socket.path;
+    if (bytes >= sizeof(*head) && head->bytes == bytes && head->version != EFS_EXPORT_VERSION)
+        efsd_log(EFS_LOG_WARNING,
+                 "a client of %s speaks version %u of the socket's protocol, this mount version %u: disconnected\n"
+                 "hint: the %s is of an older expertfs: %s",
+                 path, head->version, EFS_EXPORT_VERSION, head->version < EFS_EXPORT_VERSION ? "program" : "mount",
+                 head->version < EFS_EXPORT_VERSION ? "install or build it again"
+                                                    : "`expertctl down` and `up` make it again");
+    else
+        efsd_log(EFS_LOG_WARNING, "a client of %s sent an invalid message: disconnected", path);
+}
+
 /* Processes a packet. false: it is malformed; the caller disconnects the client. */
 static bool client_handle_packet(struct efsd_export_client *s, const union efsd_export_packet *packet, size_t bytes)
 {
@@ -406,7 +421,7 @@ void efsd_export_client_receive(struct efsd_export_client *s)
         pthread_mutex_unlock(&s->export->lock);
         bool good = n > 0 && (size_t)n <= sizeof(packet) && client_handle_packet(s, &packet, (size_t)n);
         if (n > 0 && !good)
-            efsd_log(EFS_LOG_WARNING, "a client of %s sent an invalid message: disconnected", s->export->socket.path);
+            client_log_malformed(s, &packet.head, (size_t)n);
         if (!good) {
             efsd_export_client_end(s);
             return;

@@ -3,6 +3,7 @@
 #include "fixture_mount.h"
 
 #include "expert_server.h"
+#include "expertfs-protocol.h"
 #include "sync_calls.h"
 
 #include <setjmp.h>
@@ -23,9 +24,11 @@ void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *mode
 {
     const struct efs_options options = {.budget_bytes = 128 << 20, .workers = 2, .no_state = true};
     struct efs_expert_info info;
+    char version[64];
     snprintf(mount->directory, sizeof(mount->directory), "%s/mnt", model->directory);
     assert_int_equal(mkdir(mount->directory, 0777), 0);
-    fixture_mount_file(mount, ".expertfs/version", "version: 0\n", 11);
+    const int bytes = snprintf(version, sizeof(version), "version: 0\nsocket_protocol: %u\n", EFS_EXPORT_VERSION);
+    fixture_mount_file(mount, ".expertfs/version", version, (size_t)bytes);
     struct efs *fs = fixture_open(model, options);
     mount->experts = 0;
     while (efs_expert_info(fs, efs_id(mount->experts), &info) == 0)

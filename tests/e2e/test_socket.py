@@ -2,7 +2,7 @@
 """The socket that passes experts without files: its packets by hand, valid and invalid, and the state left by clients
 that die, mounts that end, and readers that open the same experts as files."""
 from e2e import *
-from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, MORE, OVERSIZE, UNMAPPED, WITH_LAYOUT, Client, address_of, device, leave, packet
+from socket_packets import AS_CODED, ASK, CANCEL, DROP, FITS, FULL, MORE, OVERSIZE, UNMAPPED, WITH_LAYOUT, VERSION, Client, address_of, device, leave, packet
 
 need_fuse()
 model, store = shared()
@@ -86,6 +86,8 @@ for name, data in wrong.items():
     other = Socket(mount)
     other.socket.send(data)
     check(f"{name}: cut off", other.disconnected())
+check("another version is named in the log, with the mount's", re.search(
+      rf"a client of .* speaks version 1 of the socket's protocol, this mount version {VERSION}: disconnected\nhint: ", mount.log_text()), mount.log_text())
 in_parts = {
     "a request that goes on in another layer": packet(ASK, [(2, 1, 2)], layer=1), "in another form": packet(ASK, [(2, 1, 2)], form=AS_CODED),
     "with a tag of its first part": packet(ASK, [(2, 1, 1)]),

@@ -209,9 +209,11 @@ TEST(test_open_errors)
         assert_null(client);
         assert_true(err.text[0]);
     }
+    char *version = slurp(".expertfs/version");
     put(".expertfs/version", "another", 7);
     assert_int_equal(efs_client_open(mount.directory, NULL, &client, &err), -ENODEV);
-    put(".expertfs/version", "version: 0\n", 11);
+    put(".expertfs/version", version, strlen(version));
+    free(version);
     char *handout = slurp(".expertfs/handout");
     const char *const texts[] = {"address: -\n",
                                  "address: nowhere\n",
@@ -230,6 +232,32 @@ TEST(test_open_errors)
     free(handout);
     assert_int_equal(efs_client_open(mount.directory, NULL, &client, &err), 0);
     efs_client_close(client);
+}
+
+/* The first version whose mounts name none is 15. */
+TEST(test_open_mount_of_another_protocol)
+{
+    struct efs_error err;
+    struct efs_client *client;
+    char text[64], ours[64], *version = slurp(".expertfs/version");
+    snprintf(ours, sizeof(ours), "this program speaks version %u", EFS_EXPORT_VERSION);
+    const struct {
+        unsigned is; /* 0: no line */
+        const char *says, *hint;
+    } other[] = {{0, "speaks version 15 or less", "\nhint: the mount is of an older expertfs"},
+                 {EFS_EXPORT_VERSION - 1, NULL, "\nhint: the mount is of an older expertfs"},
+                 {EFS_EXPORT_VERSION + 1, NULL, "\nhint: the program is of an older expertfs"}};
+    for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+        snprintf(text, sizeof(text), other[i].is ? "version: 0\nsocket_protocol: %u\n" : "version: 0\n", other[i].is);
+        put(".expertfs/version", text, strlen(text));
+        assert_int_equal(efs_client_open(mount.directory, NULL, &client, &err), -EPROTONOSUPPORT);
+        snprintf(text, sizeof(text), "speaks version %u", other[i].is);
+        assert_non_null(strstr(err.text, other[i].says ? other[i].says : text));
+        assert_non_null(strstr(err.text, ours));
+        assert_non_null(strstr(err.text, other[i].hint));
+    }
+    put(".expertfs/version", version, strlen(version));
+    free(version);
 }
 
 /* A store in this process and a mount serve coded experts. */

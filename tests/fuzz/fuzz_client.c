@@ -47,9 +47,10 @@ static void make_mount(void)
         write_file(path, file, sizeof(file));
     }
     snprintf(path, sizeof(path), "%s/.expertfs/version", mount);
-    write_file(path, "version: 0\n", 11);
+    int bytes = snprintf(text, sizeof(text), "version: 0\nsocket_protocol: %u\n", EFS_EXPORT_VERSION);
+    write_file(path, text, (size_t)bytes);
     snprintf(address.sun_path, sizeof(address.sun_path), "%s/socket", scratch);
-    int bytes = snprintf(text, sizeof(text), "address: %s\n", address.sun_path);
+    bytes = snprintf(text, sizeof(text), "address: %s\n", address.sun_path);
     snprintf(path, sizeof(path), "%s/.expertfs/handout", mount);
     write_file(path, text, (size_t)bytes);
     listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
