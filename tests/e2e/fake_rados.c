@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fake_rados.c - a librados that keeps objects as files, for EXPERTFS_RADOS: the pool POOL is the folder
- * $FAKE_RADOS/POOL, "/" in names of objects is "%" there. Each asynchronous read runs on a thread of its own.
+ * $FAKE_RADOS/POOL, "/" in names of objects is "%" there. Each asynchronous read has its thread.
  *
  * $FAKE_RADOS/fault has a fault a line, WHAT OBJECT, where OBJECT is the end of a name: read missing, short, eio, late,
  * silent (until it is cancelled or 2 s have passed: -ETIMEDOUT); write full, denied, lost (it is written, and

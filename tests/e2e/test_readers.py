@@ -94,7 +94,7 @@ for cell in cells:
     check(f"{kind} {block}, shift {shift}, {threads} threads{', own' * own}: all bytes are the file's",
           not readers.wrong and readers.bytes == len(want), (readers.wrong[:5], readers.bytes))
     most = (WINDOW if threads == 1 else MEMORY) + BEFORE * min(threads, 4)
-    past = own * (threads - 1) * BEFORE  # what is read ahead past the end of a part, whose next one may be over by then
+    past = own * (threads - 1) * BEFORE  # read-ahead past the end of a part: the next one may be over by then
     check("each chunk was read about once", stat["disk_bytes"] <= store_bytes * 1.15 + past, (stat["disk_bytes"], store_bytes, past))
     if kind != "sendfile":  # goes through the page cache, where a reader is recognised only after a long run
         check("most of it ahead", stat["readahead_extents"] * 3 > stat["disk_reads"], stat)
