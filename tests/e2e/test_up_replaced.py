@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""expertctl up on a mount of an older version of the model: it stays until the new one can be mounted."""
+"""expertctl up on a mount of an older version of the model: it stays until the new one can be mounted. Two on
+one mount point at once."""
 from e2e import *
 
 need_fuse()
@@ -81,4 +82,31 @@ with subprocess.Popen(["cat"], cwd=own, stdin=subprocess.PIPE) as inside:
     check("without MNT: on another mount point", result.returncode == 0 and re.search(rf" on {own}@\w+\n", result.stdout), result)
     inside.stdin.close()
 run(expertctl, "down", own, re.search(r" on (.*)\n", result.stdout)[1])
+
+print("-- two at once on one mount point")
+result = run("env", "XDG_DATA_HOME=/proc/none", expertctl, "up", "-o", "budget=64M", re.search(r"^store: (.*)", result.stdout, re.M)[1], mount)
+check("a folder of mount points that cannot be made is not needed", result.returncode == 0 and not result.stderr, result)
+run(expertctl, "down", mount)
+installed("expertfs", f'case "$*" in *{mount}) echo >> {scratch("started")}; until [ -e {scratch("goes-on")} ]; do sleep .05; done;; esac\n'
+          f'exec {program("expertfs")} "$@"')
+store = re.search(r"^store: (.*)", result.stdout, re.M)[1]
+for given in (model, store):
+    both, errors = [], [scratch("error0"), scratch("error1")]
+    for name in ("started", "goes-on"):
+        if os.path.exists(scratch(name)):
+            os.unlink(scratch(name))
+    for number in range(2):
+        with open(errors[number], "w") as error:
+            both.append(subprocess.Popen([expertctl, "up", "-o", "budget=64M", given, mount], stdout=subprocess.PIPE, stderr=error, text=True))
+        wait_until(lambda: os.path.exists(scratch("started")))
+    wait_until(lambda: "waiting for another" in open(errors[1]).read() or os.path.getsize(scratch("started")) == 2)
+    open(scratch("goes-on"), "w").close()
+    said = [one.communicate(timeout=PATIENCE)[0] for one in both]
+    check("both print the same mount", [one.returncode for one in both] == [0, 0] and said[0] == said[1] and f" on {mount}\n" in said[0],
+          (said, [open(error).read() for error in errors]))
+    check("one daemon was started, no lock is left", os.path.getsize(scratch("started")) == 1 and
+          not [name for name in os.listdir(scratch("data/expertfs")) if name.endswith(".lock")])
+    run(expertctl, "down", mount)
+    while is_mounted(mount):
+        run("umount", mount)
 done()

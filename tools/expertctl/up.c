@@ -462,6 +462,7 @@ static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
     const bool mounts = !a->program, packs = model_packs(up->model);
     const char *mnt = up_mnt(a);
     char folder[4096];
+    struct efs_error ignored;
     snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(up->model->store, '/') - up->model->store),
              up->model->store); /* "": there is none for stores */
     errint_t rc = mnt ? ctl_mount_check_above(mnt, err) : 0;
@@ -473,6 +474,8 @@ static errint_t up_steps(struct up *up, int *status, struct efs_error *err)
     rc = mounts ? ctl_check_mount(err) : 0;
     if (rc == 0 && (packs || (mounts && !mnt)))
         rc = lock_take(&up->lock, packs ? folder : up->own, up->model, err);
+    else if (rc == 0 && mounts)
+        lock_take(&up->lock, up->own, up->model, &ignored); /* MNT needs no folder of mount points */
     if (rc == 0 && mounts && up->lock.fd >= 0)
         rc = up_find(up, err); /* made while this process waited */
     if (rc < 0 || up->config)
