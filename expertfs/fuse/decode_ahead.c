@@ -18,7 +18,7 @@
 #include "daemon.h"
 
 #define LARGE_BYTES (128u << 10) /* a read of at least this size has its own block; smaller ones share blocks */
-#define BLOCK_BYTES (256u << 10) /* for small reads; the next block is decoded when half of this one was read */
+#define BLOCK_BYTES (256u << 10) /* most for small reads; the next one is decoded when half of this one was read */
 #define SMALL_SEQUENTIAL 4u      /* consecutive small reads that make a reader sequential */
 
 enum state {
@@ -158,11 +158,21 @@ static bool ahead_expected(struct efsd *daemon, const struct efsd_open *open, ui
         *bytes = g->bytes;
         return g->certain && *bytes && !ahead_find(&daemon->buffers, open->node, *offset, *bytes);
     }
+    if (g->small_run < SMALL_SEQUENTIAL || g->small_bytes == 0)
+        return false;
     *offset = g->small_end;
     while (*offset - g->small_end <= BLOCK_BYTES / 2 && (a = ahead_find(&daemon->buffers, open->node, *offset, 1)))
         *offset = a->offset + a->bytes;
-    *bytes = file_bytes_within(daemon, open->node, *offset, BLOCK_BYTES);
-    return g->small_run >= SMALL_SEQUENTIAL && *bytes && *offset - g->small_end <= BLOCK_BYTES / 2;
+    /* whole reads: one that continued in the next block would be decoded again */
+    *bytes = file_bytes_within(daemon, open->node, *offset, BLOCK_BYTES / g->small_bytes * g->small_bytes);
+    return *bytes && *offset - g->small_end <= BLOCK_BYTES / 2;
+}
+
+/* Lock held. Whether the next small read of this open is in the block. */
+static bool ahead_is_read(const struct efsd_decode_ahead *a, const struct efsd_open *open)
+{
+    const struct efsd_read_prediction *g = &open->prediction;
+    return g->small && a->node == open->node && g->small_end >= a->offset && g->small_end - a->offset < a->bytes;
 }
 
 /* Takes a slot for the predicted range: a free one, else the decoded block that was started first. NULL: no slot, or no
@@ -176,7 +186,7 @@ static struct efsd_decode_ahead *ahead_begin(struct efsd *daemon, const struct e
     pthread_mutex_lock(&buffers->lock);
     for (size_t i = 0; i < buffers->ahead_count; i++) {
         struct efsd_decode_ahead *a = &buffers->ahead[i];
-        bool idle = a->state == BLOCK_READY && !a->sending;
+        bool idle = a->state == BLOCK_READY && !a->sending && !ahead_is_read(a, open);
         if (a->state == BLOCK_FREE || (idle && (!slot || (slot->state == BLOCK_READY && a->sequence < slot->sequence))))
             slot = slot && slot->state == BLOCK_FREE ? slot : a;
     }
@@ -202,6 +212,7 @@ static bool predict_small(struct efsd_read_prediction *g, bool alone, uint64_t o
     bool follows = alone && offset == g->small_end;
     g->small_run = follows ? g->small_run + (g->small_run < SMALL_SEQUENTIAL) : 0;
     g->small_end = offset + bytes;
+    g->small_bytes = bytes;
     g->small = true;
     return g->small_run >= SMALL_SEQUENTIAL;
 }

@@ -30,6 +30,7 @@ struct efsd_read_prediction {
     bool certain;         /* the last prediction was right, or the last read was the first one, at offset 0 */
     bool small;           /* the last read was small: the fields below predict the next one */
     uint64_t small_end;   /* of the last small read */
+    size_t small_bytes;   /* its length */
     uint32_t small_run;   /* consecutive adjacent small reads, up to a limit */
 };
 

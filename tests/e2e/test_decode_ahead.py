@@ -61,13 +61,16 @@ for options in ("", ",budget=64M"):  # the second one has one buffer for such bl
           (hits, bad))
     bad = [wrong for block in (BLOCK - 4096, 300000, 3 * BLOCK + 1, 1000) for wrong in in_order(mount, names[0], block)]
     check("blocks of other sizes are the same", not bad, bad)
-    for block in (4096, 16384, 65536, 5000):
+    for block in (4096, 16384, 65536, 5000, 98304):
         before = mount.numbers()
         bad = in_order(mount, names[0], block, paced=True)
         after = mount.numbers()
         asked, hits = after["fuse_reads"] - before["fuse_reads"], after["fuse_ahead_hits"] - before["fuse_ahead_hits"]
         check(f"reads of {block} are the same, and mostly parts of what was decoded already", not bad and hits > asked / 2,
               (asked, hits, bad))
+        decoded = after["decoded_bytes"] - before["decoded_bytes"]
+        check(f"reads of {block}: what was decoded is read before it is dropped", decoded <= 1.25 * len(source[names[0]]),
+              (decoded, len(source[names[0]])))
     before, spare = mount.numbers(), lambda numbers: numbers["fuse_ahead_bytes"] - numbers["fuse_ahead_hit_bytes"]
     bad = [wrong for name in names for most in (BLOCK, 2 * BLOCK + 5) for wrong in in_order(mount, name, BLOCK, 0, most)]
     bad += [wrong for name in names for wrong in in_order(mount, name, BLOCK, 777)]
