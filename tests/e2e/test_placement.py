@@ -212,6 +212,17 @@ write(good)
 check("a good one ends it", wait_until(lambda: state_of(left)["placement_fault"] == "-"))
 write(re.sub(r"\nmade \d+", f"\nmade {int(time.time()) - 60}", good))
 check("a minute old", ", 1 minute old: " in ctl("cluster", store, placement).stdout)
+with open(placement) as file:
+    text = file.read()
+with open(placement, "w") as file:
+    file.write(re.sub(r"^made \d+$", f"made {int(time.time()) + 7230}", text, flags=re.M))
+counted(200, "left")
+shown = ctl("cluster", "--counts", states, store, placement)
+check("from the future, as its servers' clock says", re.search(r", \d+ minutes ahead: ", shown.stdout) and
+      re.search(r"^left +\d+ s ahead ", shown.stdout, re.M) and "-" not in shown.stdout.split("store%")[0], shown)
+counted(0, "left")
+with open(placement, "w") as file:
+    file.write(text)
 left.unmount()
 right.unmount()
 

@@ -123,7 +123,7 @@ static void print_server(const struct ctl_server *s, const struct shown *shown)
 {
     char seen[24] = "never";
     if (!isnan(s->age_seconds))
-        snprintf(seen, sizeof(seen), "%.0f s ago", s->age_seconds);
+        snprintf(seen, sizeof(seen), "%.0f s %s", fabs(s->age_seconds), s->age_seconds < 0 ? "ahead" : "ago");
     printf("%-16.16s %-12s %8u %12.0f %7.1f %7.1f %7.1f\n", s->name, seen, shown->experts, shown->calls,
            100 * shown->share[0], 100 * shown->share[1], 100 * shown->share[2]);
 }
@@ -142,10 +142,11 @@ static int show_placement(const struct ctl_cluster *c, const struct efs_cluster_
         covered += anywhere[i];
     json_t *list = json_array();
     if (!json) {
-        const long long minutes = (time(NULL) - p->made_at) / 60;
-        ctl_print_line(stdout, "placement %llu by %s, %lld minute%s old: %zu of %zu experts are on %u server%s",
-                       (unsigned long long)p->number, p->rule, minutes, minutes == 1 ? "" : "s", covered, cells,
-                       p->servers, p->servers == 1 ? "" : "s");
+        const int64_t age_seconds = time(NULL) - p->made_at; /* < 0: a clock is wrong */
+        const long long minutes = llabs(age_seconds) / 60;
+        ctl_print_line(stdout, "placement %llu by %s, %lld minute%s %s: %zu of %zu experts are on %u server%s",
+                       (unsigned long long)p->number, p->rule, minutes, minutes == 1 ? "" : "s",
+                       age_seconds < 0 ? "ahead" : "old", covered, cells, p->servers, p->servers == 1 ? "" : "s");
         if (*planner)
             ctl_print_line(stdout, "planner %s", planner);
         printf("%-16s %-12s %8s %12s %7s %7s %7s\n", "server", "seen", "experts", "calls", "local%", "peer%", "store%");
