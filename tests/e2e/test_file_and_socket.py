@@ -13,7 +13,7 @@ files = experts_without_passthrough(store)
 mount = Mount(store, "budget=48M")
 need_passthrough(mount)
 # The readers hold mapped files while they wait, so that they may wait for each other: refused after 30 seconds without
-# progress. At the end each of the four waits for one request at most, and one that ends is progress for the others.
+# progress. At the end each of the four waits for one request at most, and one that ends is progress for the other three.
 NO_ROOM = (-errno.ENOMEM, -errno.EDEADLK)
 ENDED_WITHIN = 5 * 30 + 30
 
