@@ -198,10 +198,6 @@ errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_k
     int rc = 1;
     if (fs->account.used_bytes > fs->account.budget_bytes) /* it was lowered while leases were held */
         efs_budget_shrink(fs);
-    uint32_t old = efs_lru_oldest(&efs_full_pool(fs)->lists[false]);
-    if (fs->account.used_bytes + bytes > fs->account.budget_bytes && !efs_full_pool(fs)->free && old != EFS_NONE &&
-        efs_memfile_bytes(fs, old) == bytes)
-        efs_cache_reclaim(fs, EFS_FOR_REUSE, 0); /* the budget is used up: reuse the memory file of an old expert */
     while (rc == 1 && !(*memfile = efs_full_get_memfile(fs, bytes, use)))
         rc = memfile_make_room(fs, bytes);
     if (rc == 0)

@@ -217,7 +217,6 @@ enum efs_reclaim_for {
     EFS_FOR_SEGMENT,          /* a segment of the chunk pool within its plan */
     EFS_FOR_CODED,            /* one above its plan, for coded experts that clients hold */
     EFS_FOR_FILE,             /* a memory file */
-    EFS_FOR_REUSE,            /* one of the size of the next one to be taken */
     EFS_FOR_BUDGET            /* a budget that was lowered */
 };
 /* Takes some memory, as reclaim.c orders; bytes: of free memory files. 0; -EAGAIN: memory is being freed, or segments
