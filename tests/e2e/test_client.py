@@ -96,24 +96,9 @@ os.close(keeps)
 os.waitpid(pid, 0)
 mount.unmount("after a fork")
 
-print("-- more experts than descriptors")
-many = make_model("many", "-F", "qwen3-moe", "-d", "64", "-i", "64", "-e", "128", "-l", "9", "--vocab", "1000")
-many_store = make_store(many)
-soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-client = library_client.Client(many_store, originals=experts_of(many))
-held = [client.begin(layer, list(range(128))) for layer in range(9)]
-check("1,152 experts of a store at a limit of 1,024", all(library.efs_client_wait(request) == 0 for request in held))
-fds = len(os.listdir("/proc/self/fd"))
-check("the program has the descriptors", fds < 64, fds)
-for request in held:
-    library.efs_client_release(request)
-bad = sum((client.ask(layer, list(range(128))) for layer in range(9)), [])
-check("they are right", not bad, bad[:5])
-client.close()
-resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
 print("-- more experts than a packet has")
+many = make_model("many", "-F", "qwen3-moe", "-d", "64", "-i", "64", "-e", "128", "-l", "4", "--vocab", "1000")
+many_store = make_store(many)
 mount = Mount(many_store, "budget=256M")
 client = library_client.Client(mount, originals=experts_of(many))
 check("128 experts of a layer", not client.ask(3, list(range(128))))
@@ -122,23 +107,6 @@ check("the same again", not client.ask(3, list(range(128))))
 client.close()
 check("each is counted once", wait_until(lambda: requests(mount) == counted + 128), requests(mount) - counted)
 mount.unmount("128 experts")
-
-print("-- opens find what was brought")
-mount = Mount(store, "budget=128M")
-with open(mount / ".expertfs/want", "w") as want:
-    want.write("1: 2 3*4 6\n")
-check("it comes", wait_until(lambda: all(mount.table("experts")[f"L01/E{expert:03}"]["state"] in "FC" for expert in (2, 3, 6))) and
-      wait_until(lambda: mount.count("inflight") == 0))
-before = mount.stat()
-for expert in (2, 3, 6):
-    with open(mount / f"experts/L01/E{expert:03}.safetensors", "rb") as file:
-        header, base = safetensors_header(file.read())
-after = mount.stat()
-check("nothing more is read", before["disk_bytes"] == after["disk_bytes"], (before["disk_bytes"], after["disk_bytes"]))
-check("nor counted again", requests(mount) == 3, mount.stat())
-if mount.passthrough():
-    leases = {name: int(after[f"leases_{name}"]) - int(before[f"leases_{name}"]) for name in "fcm"}
-    check("the leases are of what was in memory", leases["m"] == 0 and leases["f"] + leases["c"] == 3, leases)
 
 print("-- killed clients")
 
@@ -175,6 +143,7 @@ def kill(clients):
 
 
 generator = random.Random(5)
+mount = Mount(store, "budget=128M")
 for round in range(4):
     clients = children(mount, 3)
     time.sleep(generator.random() / 5)
