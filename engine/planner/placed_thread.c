@@ -18,6 +18,7 @@
 #define LOOK_NS 1000000000
 #define CONNECT_TURNS 30 /* between two tries to connect */
 #define STOP_NS INT64_C(5000000000)
+#define OPEN_NS INT64_C(5000000000) /* that the start of the store waits for the folder */
 
 struct efs_placed_thread {
     struct efs *fs; /* with lock, while the thread was not left */
@@ -36,7 +37,10 @@ struct efs_placed_thread {
     pthread_mutex_t lock;     /* guards the rest */
     pthread_cond_t wake, changed;
     bool stop, ended, left; /* left: nothing waits for the thread any more */
-    void *counts;           /* to be written; NULL: none */
+    bool opened, late;      /* the folder, or it was refused; late: the store was opened without it */
+    errint_t refused;       /* with why: that the placement is no file */
+    struct efs_error why;
+    void *counts; /* to be written; NULL: none */
     size_t bytes;
 };
 
@@ -181,6 +185,43 @@ static void count_in_pool(struct efs_placed_thread *t, const void *counts, size_
 
 /* ---- the thread ---- */
 
+/* Opens the folder, on the thread. false: it was refused, and the store is not opened. */
+static bool thread_open(struct efs_placed_thread *t)
+{
+    struct efs_error why = {""};
+    const errint_t rc = open_folder(t, &why);
+    pthread_mutex_lock(&t->lock);
+    t->opened = true;
+    t->refused = rc;
+    t->why = why;
+    const bool late = t->late;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    if (late && t->folder < 0)
+        report(t, NULL, 0, strerror(-rc));
+    return rc == 0 || late;
+}
+
+/* Waits until the folder is open; if it does not answer, it is opened later. */
+static errint_t wait_open(struct efs_placed_thread *t, struct efs_error *err)
+{
+    const struct timespec until = efs_from_now(OPEN_NS);
+    pthread_mutex_lock(&t->lock);
+    while (!t->opened && efs_cond_wait_until(&t->changed, &t->lock, &until) == 0)
+        ;
+    const bool late = t->late = !t->opened;
+    const errint_t rc = late ? 0 : t->refused;
+    if (rc < 0)
+        efs_fail(err, rc, "%s", t->why.text);
+    pthread_mutex_unlock(&t->lock);
+    if (late)
+        efs_log(t->fs, EFS_LOG_WARNING, "placement %s: its folder does not answer: it is read when it does",
+                t->placement);
+    if (rc < 0)
+        pthread_join(t->thread, NULL);
+    return rc;
+}
+
 /* Waits until there are counts, or the next look is due. Returns the counts, which the caller frees, or NULL. */
 static void *next_counts(struct efs_placed_thread *t, size_t *bytes, bool *stop)
 {
@@ -203,11 +244,13 @@ static void *next_counts(struct efs_placed_thread *t, size_t *bytes, bool *stop)
 static void *placed_run(void *arg)
 {
     struct efs_placed_thread *t = arg;
+    if (!t->pooled && !thread_open(t))
+        return NULL;
     for (bool stop = false; !stop;) {
         size_t bytes = 0;
-        if (!t->pooled)
+        if (t->folder >= 0)
             look_at_file(t);
-        else if (!t->cluster)
+        else if (t->pooled && !t->cluster)
             connect_pool(t);
         if (t->cluster)
             look_at_pool(t);
@@ -244,11 +287,13 @@ errint_t efs_placed_thread_start(struct efs *fs, const char *placement, const ch
     struct efs_rados address;
     errint_t rc = !t->placement ? efs_fail(err, -ENOMEM, "no memory")
                   : t->pooled   ? efs_rados_parse(placement, &address, err)
-                                : open_folder(t, err);
+                                : 0;
     if (rc == 0 && !t->pooled && !fs->options.no_state)
         rc = efs_counts_path(fs->store->sb.content_hash, t->counts_path, sizeof(t->counts_path), err);
     if (rc == 0 && (rc = efs_thread_start(placed_run, t, "efs-placement", &t->thread)) < 0)
         efs_fail(err, rc, "option placement: %s: cannot start its thread: %s", placement, strerror(-rc));
+    if (rc == 0 && !t->pooled)
+        rc = wait_open(t, err);
     if (rc < 0)
         thread_free(t);
     else

@@ -14,8 +14,8 @@ struct efs_placed_calls {
     void (*take)(struct efs *fs, const char *text, size_t bytes); /* another placement */
     void (*refuse)(struct efs *fs, const char *why); /* there is none, or no answer; once for each reason */
 };
-/* Starts the thread, which makes these calls without efs.lock. The folder of a file is opened here; a pool is connected
- * in the background. 0 or -errno with err. */
+/* Starts the thread, which makes these calls without efs.lock. Waits for up to 5 s until the thread has opened the
+ * folder of a file; a pool is connected in the background. 0 or -errno with err. */
 errint_t efs_placed_thread_start(struct efs *fs, const char *placement, const char *server,
                                  const struct efs_placed_calls *calls, struct efs_placed_thread **thread,
                                  struct efs_error *err);

@@ -255,6 +255,13 @@ def hangs():
         check("the files are the files", reading_errors(mount, source) == set())
         mount.unmount("unmounted meanwhile")
         check("which is said", "its folder does not answer: the counts are not saved" in mount.log_text(), mount.log_text()[-500:])
+        mount = serve("left", f",placement={hung}/placement,server=left", folder=scratch("hung-states"))
+        check("a mount that starts meanwhile serves", reading_errors(mount, source) == set(), mount.log_text())
+        check("without the placement, which is said", state_of(mount)["placement_number"] == "0" and
+              "its folder does not answer: it is read when it does" in mount.log_text(), mount.log_text())
+        quirkfs.send_signal(signal.SIGCONT)
+        check("it takes the placement when the folder answers", wait_until(lambda: state_of(mount)["placement_number"] != "0"), state_of(mount))
+        mount.unmount("placed late")
     finally:
         quirkfs.send_signal(signal.SIGCONT)
         if is_mounted(hung):
