@@ -9,7 +9,7 @@ from ctypes import byref, c_int, c_uint32, c_void_p
 
 from . import _library
 from ._library import ErrorText, check, lib
-from .tensor import Expert
+from .tensor import Expert, free_untaken
 from .values import Uncopied, number, text
 
 STEP_MS = 100  # between two looks for signals
@@ -37,6 +37,7 @@ class Request(Uncopied):
         self.device: int | None = session.device if form == "device" else None
         needs = (_library.Need * len(self.experts))(*zip(self.experts, counts))
         stack_text, why, handle = text("stack", stack), ErrorText(), c_void_p()
+        free_untaken()
         with session._calls.running():
             check(lib.efs_client_begin(session._check(), stack_text, self.layer, needs, len(needs), forms[form],
                                        byref(handle), byref(why)), why)

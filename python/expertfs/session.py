@@ -19,6 +19,7 @@ from .files import File, Files, stats
 from .ffn import run_ffn
 from .layers import Layer, list_layers
 from .request import Request
+from .tensor import free_untaken
 from .values import Uncopied, number, size, text
 
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -122,6 +123,7 @@ class Session(Uncopied):
         return self
 
     def __exit__(self, kind, value, trace) -> None:
+        free_untaken()
         if kind is None:
             self.close()
         elif not self._holds and not self._calls.others():  # with tensors in use, the exception has a traceback that holds them
@@ -149,6 +151,7 @@ class Session(Uncopied):
         """Ends all of it. OSError (EBUSY) with the number of experts whose tensors are still in use, or of calls that are
         running in other threads."""
         client = self._check()
+        free_untaken()
         self._client = c_void_p()  # first: a call that begins now fails
         living, others = len(self._holds), self._calls.others()
         if not living and not others:

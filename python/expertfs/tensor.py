@@ -47,16 +47,34 @@ def _free_managed(address, lent=_lent):
 
 _python = ctypes.pythonapi
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _python))
-_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
+_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
 _NAMES = (b"dltensor", b"dltensor_versioned")
 
+_offered: list[tuple] = []  # capsules that may not be taken yet, their names, the addresses of their structs
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _free_capsule(capsule, lent=_lent):
-    for name in _NAMES:
-        if _valid(capsule, name):  # not consumed
-            lent.pop(_pointer(capsule, name), None)
+
+def _uses(offer: tuple) -> int:
+    return sys.getrefcount(offer[0])
+
+
+_UNUSED = _uses((object(),))
+
+
+def free_untaken() -> None:
+    """Frees what capsules lend that were dropped before they were taken, as after numpy refused BF16. Not a destructor of the
+    capsule: that would run while numpy's exception is set, and ctypes can neither call Python then nor keep it."""
+    kept = []
+    for _ in range(len(_offered)):
+        try:
+            offer = _offered.pop()
+        except IndexError:  # another thread is here
+            break
+        if _valid(offer[0], offer[1]):  # else it was taken: the taker frees it
+            if _uses(offer) > _UNUSED:
+                kept.append(offer)
+            else:
+                _lent.pop(offer[2], None)
+    _offered.extend(kept)
 
 
 @atexit.register
@@ -162,8 +180,11 @@ class Tensor(Uncopied):
             managed.version[:] = 1, 0
             managed.flags = READ_ONLY
         address = ctypes.addressof(managed)
+        free_untaken()
         _lent[address] = managed, places, self._lease
-        return _new(address, _NAMES[versioned], ctypes.cast(_free_capsule, ctypes.c_void_p))
+        capsule = _new(address, _NAMES[versioned], None)
+        _offered.append((capsule, _NAMES[versioned], address))
+        return capsule
 
 
 class Expert(Uncopied, Mapping):

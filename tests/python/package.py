@@ -77,3 +77,21 @@ def environment_of_fake_device():
                 f"{BUILD}/libexpertfs.a", "-Wl,--no-whole-archive", *libraries, "-lpthread", "-lm")
     check("a library with an image", built.returncode == 0, built.stderr)
     return {**os.environ, "EXPERTFS_CUDA": fake, "PYTHONPATH": PACKAGE, "LD_LIBRARY_PATH": SCRATCH}
+
+
+TAKER = """
+import ctypes
+from expertfs import tensor as t
+
+class Taken:  # what a library has that took a capsule
+    used = b"used_dltensor_versioned"
+
+    def __init__(self, capsule):
+        get, name = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_SetName
+        get.restype, get.argtypes, name.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p], [ctypes.py_object, ctypes.c_char_p]
+        self.struct = t.Versioned.from_address(get(capsule, b"dltensor_versioned"))
+        name(capsule, self.used)
+
+    def __del__(self):
+        t._free_managed(ctypes.addressof(self.struct))
+"""

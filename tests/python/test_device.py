@@ -6,21 +6,18 @@ from package import *
 
 environment = environment_of_fake_device()
 
-TORCH = """
-import ctypes, sys, types
+TORCH = TAKER + """
+import sys, types
 import expertfs
-from expertfs import tensor as t
 
 class View:
     def __init__(self, of):
         self.device, capsule = of.__dlpack_device__(), of.__dlpack__(stream=2, max_version=(1, 1))
-        named = ctypes.pythonapi.PyCapsule_GetPointer
-        named.restype, named.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-        one = t.Versioned.from_address(named(capsule, b"dltensor_versioned"))
+        self.taken = Taken(capsule)
+        one = self.taken.struct
         self.shape, self.dtype = tuple(one.tensor.shape[:one.tensor.dims]), (one.tensor.kind, one.tensor.bits)
         assert tuple(one.tensor.device) == self.device and one.flags == 1 and list(one.tensor.strides[:2]) == [self.shape[1], 1]
         self.bytes = ctypes.string_at(one.tensor.data, self.shape[0] * self.shape[1] * 2)
-        self.capsule = capsule
 
 streams = []
 torch = types.ModuleType("torch")

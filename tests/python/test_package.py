@@ -99,6 +99,15 @@ def check_arrays(session):
     check("an array keeps the expert", leased(session) == 1 and array.tobytes() == originals[name])
     del array
     check("and its last reference drops it", wait_until(lambda: leased(session) == 0))
+    expert = session.request(0, [2]).wait()[0]
+    check("numpy.from_dlpack: numpy's own refusal of BF16", raised(RuntimeError, numpy.from_dlpack, expert["gate"]))
+    capsule = expert["up"].__dlpack__()
+    del expert
+    session.request(0, [3])
+    check("a capsule that is not taken keeps the expert", leased(session) >= 1 and "dltensor" in repr(capsule))
+    del capsule
+    session.request(0, [3])
+    check("a refused one is freed by the next request", wait_until(lambda: leased(session) == 0))
 
 
 def check_fork(session):

@@ -11,13 +11,12 @@ try:
 except ImportError as why:
     skip(f"{why}: tools/setup-python torch installs it")
 environment = environment_of_fake_device()
-PROGRAM = """
-import ctypes, errno, functools, sys
+PROGRAM = TAKER + """
+import errno, functools, sys
 import torch
 import transformers
 import expertfs
 import expertfs.transformers as moe
-from expertfs import tensor as t
 from expertfs._library import lib
 from expertfs.experts_torch import device_arrivals
 
@@ -25,13 +24,11 @@ DTYPES, made = {(4, 16): torch.bfloat16}, []
 
 def from_dlpack(of):
     assert of.__dlpack_device__() == (2, 0)
-    capsule = of.__dlpack__(stream=1, max_version=(1, 1))
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    one = t.Versioned.from_address(pointer(capsule, b"dltensor_versioned")).tensor
+    taken = Taken(of.__dlpack__(stream=1, max_version=(1, 1)))
+    one = taken.struct.tensor
     rows, columns = one.shape[0], one.shape[1]
     memory = (ctypes.c_char * (rows * columns * 2)).from_address(one.data)
-    memory.capsule = capsule
+    memory.taken = taken
     made.append((rows, columns))
     return torch.frombuffer(memory, dtype=DTYPES[one.kind, one.bits]).view(rows, columns)
 
