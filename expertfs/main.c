@@ -196,7 +196,7 @@ static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
 {
     errint_t rc = make_absolute(&options->store, true, store_hint(options->store), err);
     if (!rc)
-        efsd_mountpoint_recover(options->mountpoint, options->subtype);
+        efsd_mountpoint_recover(options->mountpoint);
     if (!rc)
         rc = find_later(&options->local, err);
     if (!rc && options->placement && !efs_is_rados(options->placement))

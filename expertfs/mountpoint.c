@@ -132,12 +132,12 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struc
                     path);
 }
 
-static bool mount_is_ours(const struct efs_mount_entry *mount, const char *subtype)
+static bool mount_is_ours(const struct efs_mount_entry *mount)
 {
-    return strncmp(mount->type, "fuse.", 5) == 0 && strcmp(mount->type + 5, subtype ? subtype : "expertfs") == 0;
+    return strcmp(mount->type, "fuse.expertfs") == 0;
 }
 
-void efsd_mountpoint_recover(const char *path, const char *subtype)
+void efsd_mountpoint_recover(const char *path)
 {
     errint_t rc = 0;
     for (bool dead = true; dead && !rc;) {
@@ -148,7 +148,7 @@ void efsd_mountpoint_recover(const char *path, const char *subtype)
         dead = fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN; /* fstat() may use the attribute cache */
         if (fd >= 0)
             close(fd);
-        bool ours = dead && efsd_mounts_find(&table, id, &mount) && mount_is_ours(&mount, subtype);
+        bool ours = dead && efsd_mounts_find(&table, id, &mount) && mount_is_ours(&mount);
         rc = ours ? efsd_mount_detach(&mount) : -ENOENT;
         efs_mounts_close(&table);
     }
@@ -213,7 +213,7 @@ errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_
     int id, fd = efsd_mount_open(path, &id);
     if (fd < 0)
         return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
-    errint_t rc = efsd_mounts_find(&table, id, &entry) && mount_is_ours(&entry, options->subtype) ? 0 : -EINVAL;
+    errint_t rc = efsd_mounts_find(&table, id, &entry) && mount_is_ours(&entry) ? 0 : -EINVAL;
     efs_mounts_close(&table);
     snprintf(by_descriptor, sizeof(by_descriptor), "/proc/self/fd/%d", fd);
     if (rc)

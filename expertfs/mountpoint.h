@@ -17,11 +17,11 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struc
 /* Returns -ENOTCONN; err names the dead mount that contains path, and the command that removes it. */
 errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err);
 
-/* Unmounts mounts from the top of path while their type is fuse.SUBTYPE (NULL: expertfs) and their daemon has died. */
-void efsd_mountpoint_recover(const char *path, const char *subtype);
+/* Unmounts mounts from the top of path while their type is fuse.expertfs and their daemon has died. */
+void efsd_mountpoint_recover(const char *path);
 
-/* mount -o remount: applies ro or rw, and noexec, to the topmost mount at options->mountpoint, which must have the type
- * that options give, and sets the tunables in options by its attributes; those set before one that is refused stay.
+/* mount -o remount: applies ro or rw, and noexec, to the topmost mount at options->mountpoint, which must have this
+ * type, and sets the tunables in options by its attributes; those set before one that is refused stay.
  * Other options are ignored. -errno: err has the daemon's reason. */
 errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err);
 

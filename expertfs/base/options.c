@@ -46,7 +46,6 @@ static const struct option table[] = {
     {"nonempty", TAKE_FLAG, AT(nonempty), NULL, "mount on a directory that is not empty"},
     {"allow_other", TAKE_MOUNT, 0, NULL, "other users may use the mount"},
     {"fsname", TAKE_STRING, AT(fsname), "NAME", "the source in /proc/mounts (the path of the store)"},
-    {"subtype", TAKE_STRING, AT(subtype), "NAME", "the type in /proc/mounts is fuse.NAME (expertfs)"},
     {"context", TAKE_MOUNT, 0, "LABEL", "SELinux label; see mount(8)"},
     {"remount", TAKE_FLAG, AT(remount), NULL, "make a mount ro, rw or noexec, and set its tunables"},
     {"log", TAKE_STRING, AT(log), "FILE", NULL},
@@ -92,7 +91,6 @@ void efsd_options_free(struct efsd_options *options)
     for (size_t i = 0; i < EFS_TUNABLES; i++)
         free(options->tune[i]);
     free(options->fsname);
-    free(options->subtype);
     free(options->log);
     *options = (struct efsd_options){0};
 }

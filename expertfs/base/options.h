@@ -32,7 +32,6 @@ struct efsd_options {
     char *tune[EFS_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. budget: the text of budget_bytes */
     bool no_state;            /* neither load nor save the profile, the counts and the state of the predictor */
     char *fsname;             /* shown as the mount's source; NULL: the store's path */
-    char *subtype;            /* NULL: "expertfs" */
     char *log;                /* file for messages; NULL: syslog, or stderr in the foreground */
     unsigned log_level;       /* enum efs_log_level: the lowest level that is logged */
 };

@@ -44,13 +44,8 @@ static errint_t session_new(struct efsd *daemon, struct efs_error *err)
     snprintf(fixed, sizeof(fixed), "%s,nosuid,nodev,max_read=%u%s", options->read_only ? "ro" : "rw", EFSD_IO_BYTES,
              daemon->restricted ? ",default_permissions" : "");
     bool ok = asprintf(&name, "fsname=%s", options->fsname ? options->fsname : options->store) >= 0 &&
-              fuse_opt_add_opt(&list, fixed) == 0 && fuse_opt_add_opt_escaped(&list, name) == 0;
-    if (ok) {
-        free(name);
-        name = NULL;
-        ok = asprintf(&name, "subtype=%s", options->subtype ? options->subtype : "expertfs") >= 0 &&
-             fuse_opt_add_opt_escaped(&list, name) == 0;
-    }
+              fuse_opt_add_opt(&list, fixed) == 0 && fuse_opt_add_opt_escaped(&list, name) == 0 &&
+              fuse_opt_add_opt(&list, "subtype=expertfs") == 0;
     ok = ok && (!options->mount || fuse_opt_add_opt(&list, options->mount) == 0) &&
          fuse_opt_add_arg(&args, "expertfs") == 0 && fuse_opt_add_arg(&args, "-o") == 0 &&
          fuse_opt_add_arg(&args, list) == 0 && (!options->debug || fuse_opt_add_arg(&args, "-d") == 0);

@@ -49,12 +49,11 @@ TEST(mount_options)
     assert_int_equal(parse(&o,
                            "rw,ro,suid,nosuid,dev,nodev,exec,noexec,user,users,noauto,auto,nofail,_netdev,defaults,"
                            "relatime,noatime,default_permissions,x-systemd.automount,x-gvfs-show,user=joe,"
-                           "comment=whatever,allow_other,fsname=a,fsname=b,subtype=c",
+                           "comment=whatever,allow_other,fsname=a,fsname=b",
                            NULL),
                      0);
     assert_string_equal(o.mount, "noexec,allow_other");
     assert_string_equal(o.fsname, "b");
-    assert_string_equal(o.subtype, "c");
     efsd_options_free(&o);
 }
 
