@@ -83,7 +83,7 @@ TAKER = """
 import ctypes
 from expertfs import tensor as t
 
-class Taken:  # what a library has that took a capsule
+class Taken:  # the struct of a capsule, owned as by a library that took it
     used = b"used_dltensor_versioned"
 
     def __init__(self, capsule):
