@@ -158,7 +158,7 @@ static bool ahead_expected(struct efsd *daemon, const struct efsd_open *open, ui
         *bytes = g->bytes;
         return g->certain && *bytes && !ahead_find(&daemon->buffers, open->node, *offset, *bytes);
     }
-    if (g->small_run < SMALL_SEQUENTIAL || g->small_bytes == 0)
+    if (g->small_bytes == 0)
         return false;
     *offset = g->small_end;
     while (*offset - g->small_end <= BLOCK_BYTES / 2 && (a = ahead_find(&daemon->buffers, open->node, *offset, 1)))
@@ -213,8 +213,9 @@ static bool predict_small(struct efsd_read_prediction *g, bool alone, uint64_t o
     g->small_run = follows ? g->small_run + (g->small_run < SMALL_SEQUENTIAL) : 0;
     g->small_end = offset + bytes;
     g->small_bytes = bytes;
-    g->small = true;
-    return g->small_run >= SMALL_SEQUENTIAL;
+    g->small = g->small_run >= SMALL_SEQUENTIAL;
+    g->certain &= !g->small;
+    return g->small;
 }
 
 /*

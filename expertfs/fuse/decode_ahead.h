@@ -28,7 +28,8 @@ struct efsd_read_prediction {
     uint64_t offset, end; /* end: of the last large read */
     size_t bytes;         /* expected length; less at the end of the file */
     bool certain;         /* the last prediction was right, or the last read was the first one, at offset 0 */
-    bool small;           /* the last read was small: the fields below predict the next one */
+    bool small;           /* the reader is one of small reads: the fields below predict the next one. Not for a single
+                           * one, such as the end of a large read that the kernel cuts */
     uint64_t small_end;   /* of the last small read */
     size_t small_bytes;   /* its length */
     uint32_t small_run;   /* consecutive adjacent small reads, up to a limit */
