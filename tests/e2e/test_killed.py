@@ -9,7 +9,7 @@ from library_client import request_maker
 
 need_fuse()
 KILLS = int(os.environ.get("EXPERTFS_KILLS", "8"))
-SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+SEED = int(os.environ.get("SEED", "1"))
 note(f"SEED={SEED} EXPERTFS_KILLS={KILLS} repeats these, as far as a clock can")
 READERS = 2 * len(reader_processes.KINDS)
 OPTIONS = ("budget=64M", "budget=96M,policy=lru,prefetch=on", "budget=64M,nopassthrough,direct_io=on",
