@@ -32,8 +32,8 @@ bool efs_fits_memory(uint64_t bytes);
 /* The budget that budget_bytes = 0 would choose now, while nothing is known of the programs: half of what is
  * available, which leaves the other half to the page cache. */
 uint64_t efs_auto_budget(void);
-/* The mount table, /proc/self/mountinfo, in the order of mounting. efs_mounts_next(): false after the last line;
- * strings are unescaped, and valid until the next line is read. efs_mounts_close() also after an error. */
+/* The mount table of a process, "self" or its number, in the order of mounting. efs_mounts_next(): false after the last
+ * line; strings are unescaped, and valid until the next line is read. efs_mounts_close() also after an error. */
 struct efs_mount_entry {
     int id, parent;
     dev_t device;
@@ -45,7 +45,7 @@ struct efs_mounts {
     char *line;
     size_t room;
 };
-errint_t efs_mounts_open(struct efs_mounts *mounts);
+errint_t efs_mounts_open(struct efs_mounts *mounts, const char *process);
 bool efs_mounts_next(struct efs_mounts *mounts, struct efs_mount_entry *mount);
 void efs_mounts_close(struct efs_mounts *mounts);
 /* Makes a message of struct efs_error one line, for a log: replaces the newline before its hint by "; ". room: of text;

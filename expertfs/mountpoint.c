@@ -29,7 +29,7 @@ static bool mountpoint_has(const char *path, char type[64], char source[512])
     struct efs_mounts table;
     struct efs_mount_entry mount;
     bool found = false;
-    efs_mounts_open(&table);
+    efs_mounts_open(&table, "self");
     while (efs_mounts_next(&table, &mount)) { /* the last match is the topmost mount */
         if (strcmp(mount.path, path) != 0)
             continue;

@@ -7,9 +7,11 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
-errint_t efs_mounts_open(struct efs_mounts *mounts)
+errint_t efs_mounts_open(struct efs_mounts *mounts, const char *process)
 {
-    *mounts = (struct efs_mounts){.table = fopen("/proc/self/mountinfo", "re")};
+    char path[300];
+    snprintf(path, sizeof(path), "/proc/%s/mountinfo", process);
+    *mounts = (struct efs_mounts){.table = fopen(path, "re")};
     return mounts->table ? 0 : -errno;
 }
 

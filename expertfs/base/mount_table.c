@@ -13,7 +13,7 @@
 
 bool efsd_mounts_find(struct efs_mounts *mounts, int id, struct efs_mount_entry *mount)
 {
-    efs_mounts_open(mounts);
+    efs_mounts_open(mounts, "self");
     while (efs_mounts_next(mounts, mount))
         if (mount->id == id)
             return true;
@@ -84,7 +84,7 @@ char *efsd_mounts_path(dev_t device)
     struct efs_mounts mounts;
     struct efs_mount_entry mount;
     char *path = NULL;
-    efs_mounts_open(&mounts);
+    efs_mounts_open(&mounts, "self");
     while (!path && efs_mounts_next(&mounts, &mount))
         if (mount.device == device && strcmp(mount.root, "/") == 0)
             path = strdup(mount.path);

@@ -57,7 +57,7 @@ static void unmount_all(const struct efsd *daemon)
 {
     struct efs_mounts table;
     struct efs_mount_entry mount;
-    errint_t rc = efs_mounts_open(&table);
+    errint_t rc = efs_mounts_open(&table, "self");
     if (rc)
         efsd_log(EFS_LOG_WARNING, "%s: not unmounted: the mount table cannot be read: %s", daemon->options.mountpoint,
                  strerror(-rc));

@@ -14,5 +14,8 @@ struct ctl_daemon {
 
 /* Finds the daemon of a mount; blocks for at most 7 s. */
 void ctl_daemon_find(const struct ctl_mount *mount, struct ctl_daemon *daemon);
+/* After the unmount: waits up to 30 s until the daemon has ended; not while the file system is mounted elsewhere, which
+ * is printed. One that did not answer has 3 s and is then killed. */
+void ctl_daemon_wait(const struct ctl_mount *mount, const struct ctl_daemon *daemon);
 
 #endif

@@ -12,17 +12,12 @@
 
 #include <errno.h>
 #include <jansson.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#define END_MS 30000  /* limit for the daemon to save its state and end, */
-#define HANGS_MS 3000 /* and for one that does not answer */
 
 struct arguments {
     struct tools_arguments given; /* MNT|NAME... */
@@ -127,21 +122,6 @@ static void mountpoint_remove(const struct ctl_mount *mount)
         ctl_mountpoint_remove(mount->path);
 }
 
-/* Waits for the daemon of a mount that was unmounted. One that did not answer before is killed. */
-static void daemon_end(const struct ctl_mount *mount, const struct ctl_daemon *daemon)
-{
-    struct pollfd wait = {.fd = daemon->pidfd, .events = POLLIN};
-    bool ended = poll(&wait, 1, daemon->hangs ? HANGS_MS : END_MS) != 0;
-    if (!ended && daemon->hangs && syscall(SYS_pidfd_send_signal, daemon->pidfd, SIGKILL, NULL, 0) == 0) {
-        ctl_print_line(stderr, "expertctl: warning: %s: its daemon, process %d, did not answer and was killed",
-                       mount->path, (int)daemon->pid);
-        ended = poll(&wait, 1, END_MS) != 0;
-    }
-    if (!ended)
-        ctl_print_line(stderr, "expertctl: warning: %s: unmounted, but its daemon, process %d, has not ended in %d s",
-                       mount->path, (int)daemon->pid, END_MS / 1000);
-}
-
 /* The mount of a daemon that hangs is detached if it is in use by the request that asked whether it hangs: the daemon
  * has taken that request, which then cannot be cancelled. */
 errint_t ctl_mount_end(const struct ctl_mount *mount, bool lazy, struct efs_error *err)
@@ -153,7 +133,7 @@ errint_t ctl_mount_end(const struct ctl_mount *mount, bool lazy, struct efs_erro
     if (rc == -EBUSY && daemon.holds_probe)
         rc = unmount(mount, true, true, err);
     if (rc == 0 && daemon.pidfd >= 0)
-        daemon_end(mount, &daemon);
+        ctl_daemon_wait(mount, &daemon);
     else if (rc == 0 && daemon.hangs)
         ctl_print_line(stderr,
                        "expertctl: warning: %s: unmounted, but its daemon, which does not answer, may still run",

@@ -89,7 +89,7 @@ errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err)
     struct efs_mounts table;
     struct efs_mount_entry mount;
     *mounts = (struct ctl_mounts){.count = 0};
-    errint_t rc = efs_mounts_open(&table);
+    errint_t rc = efs_mounts_open(&table, "self");
     if (rc < 0)
         efs_fail(err, rc, "/proc/self/mountinfo: %s", strerror(-rc));
     while (rc == 0 && efs_mounts_next(&table, &mount))
