@@ -16,8 +16,7 @@
 
 #define LAYERS_FIRST 64u
 #define EXPERTS_FIRST 128u
-#define WINDOW 4u /* DALI's w_size and u_size; the same as in moe-replay assign */
-#define SWAPS 2u
+#define SWAPS 2u /* DALI's u_size; the same as in moe-replay assign */
 
 static const char *const order_names[EFS_VRAM_ORDERS] = {
     [EFS_VRAM_LRU] = "lru", [EFS_VRAM_VALUE] = "value", [EFS_VRAM_DALI] = "dali"};
@@ -65,7 +64,7 @@ static errint_t order_resize(struct efs_vram_order *order, uint32_t layers, uint
     }
     for (uint32_t l = 0; l < layers && good && made.window; l++)
         made.window[l] = (struct efs_gpu_cache){.experts = experts,
-                                                .window = WINDOW,
+                                                .window = EFS_GPU_WINDOW,
                                                 .swaps = SWAPS,
                                                 .cached = made.busy + (size_t)l * experts,
                                                 .score = made.score + (size_t)l * experts};
@@ -106,20 +105,10 @@ static errint_t order_reserve(struct efs_vram_order *order, uint32_t layers, uin
 static void order_window(struct efs_vram_order *order, uint32_t l, const struct efs_need *needs, uint32_t count,
                          uint32_t share)
 {
-    struct efs_gpu_cache *window = &order->window[l];
-    struct efs_gpu_swap swap[EFS_GPU_SWAPS_MAX];
-    uint32_t busy = 0;
-    for (uint32_t e = 0; e < order->experts; e++)
-        busy += window->cached[e];
     memset(order->tokens, 0, order->experts * sizeof(*order->tokens));
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         order->tokens[needs[i].expert] = needs[i].tokens;
-        if (busy < share && !window->cached[needs[i].expert]) { /* initially the first requested ones */
-            window->cached[needs[i].expert] = true;
-            busy++;
-        }
-    }
-    (void)efs_gpu_cache_pass(window, order->tokens, swap);
+    efs_gpu_cache_busy(&order->window[l], order->tokens, share);
 }
 
 void efs_vram_order_record(struct efs_vram_order *order, const char *stack, uint32_t layer,

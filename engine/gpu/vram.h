@@ -17,7 +17,7 @@
  *
  *     lru     least recently used first
  *     value   furthest expected next use first, learned from the requests (sched/policy/policy_reuse.h)
- *     dali    experts outside their layer's busy set first: DALI 4.3, Algorithm 2 (sched/assign/gpu_cache.h)
+ *     dali    experts outside their layer's busy set first: DALI 4.3, Algorithm 2 (sched/policy/gpu_cache.h)
  *
  * Ties: least recently used first. DALI: at the end of a window the busiest experts outside the set replace the idlest
  * in it; they are loaded when they are next requested. The size of the set is the number of experts that the pool

@@ -2,9 +2,8 @@
 /*
  * assign.h - assigns the experts of a layer to devices, each with its own time for each expert.
  *
- * assign/ assigns the experts of a layer to the CPU and GPUs, and chooses those to keep in GPU memory (gpu_cache.h).
- * gpu/ of the engine and the rooms assign/ and sim/ of moe-replay call it. It never runs an expert and never reads a
- * clock: callers pass the times.
+ * assign/ assigns the experts of a layer to the CPU and GPUs. gpu/ of the engine, ggml/ of tools and the room assign/
+ * of moe-replay call it. It never runs an expert and never reads a clock: callers pass the times.
  *
  * DALI 4.1. The devices work in parallel, each on its experts one after the other, and the layer ends with the last of
  * them: its time is the makespan, the largest sum of times on a device (Eq. 3 to 5). No expert is on two devices (Eq.

@@ -67,6 +67,10 @@ def ways(model, store):
     check("gate, up and down are one call", chosen == 9 * LAYERS * 4, str(chosen))
     check("EXPERTFS_DEVICE_SHARE=off: the processor computes none", computed == 0, str(computed))
     check("some experts are found in slots", hits > 0, str(hits))
+    for policy in ("zipmoe", "lru", "lfu", "dali"):
+        result = fake(model, 6, *options, store=model, variables={"EXPERTFS_DEVICE_POLICY": policy})
+        same(f"policy {policy}", result, "out", "plain")
+        counted(f"policy {policy}", result, 6)
     same("two contexts", fake(model, 6, *options, "--contexts", "2", store=model), "out", "plain")
     same("hints", fake(model, 6, *options, store=model, prefetch="on", budget="64M"), "out", "plain")
     same("hardly any memory here", fake(model, 6, *options, store=store, budget="32M"), "out", "plain")
@@ -160,6 +164,8 @@ def faults(model, store):
     tried("auto takes the device", "FAKE0: 6 slots of 16", device="auto")
     tried("EXPERTFS_DEVICE_SHARE is no such word", "EXPERTFS_DEVICE_SHARE=maybe is neither on nor off",
           variables={"EXPERTFS_DEVICE_SHARE": "maybe"})
+    tried("EXPERTFS_DEVICE_POLICY is no such word", "EXPERTFS_DEVICE_POLICY=fifo is none of zipmoe, lru, lfu, dali",
+          variables={"EXPERTFS_DEVICE_POLICY": "fifo"})
     tried("a budget below one expert", "less than one expert of each layer", "1000")
     tried("a budget that is no size", "EXPERTFS_DEVICE_BUDGET=much is no size", "much")
     tried("no such device", "EXPERTFS_DEVICE=CUDA7: no such device; ggml has FAKE0", device="CUDA7")

@@ -5,11 +5,12 @@
 #include "device_slots.h"
 
 #include <errno.h>
+#include <string.h>
 
-static struct efs_device_slots *make(enum efs_policy_kind kind, unsigned layers, unsigned experts, unsigned slots)
+static struct efs_device_slots *make(enum efs_device_rule rule, unsigned layers, unsigned experts, unsigned slots)
 {
     const struct efs_device_slots_config config = {
-        .kind = kind, .layers = layers, .experts = experts, .slots = slots, .chosen = 2};
+        .rule = rule, .layers = layers, .experts = experts, .slots = slots, .chosen = 2};
     struct efs_device_slots *s = NULL;
     assert_int_equal(efs_device_slots_new(&config, &s), 0);
     return s;
@@ -19,7 +20,7 @@ static struct efs_device_slots *make(enum efs_policy_kind kind, unsigned layers,
 static unsigned request(struct efs_device_slots *s, unsigned layer, const uint32_t *expert, unsigned count)
 {
     unsigned misses = 0;
-    assert_int_equal(efs_device_slots_request(s, layer, expert, count), 0);
+    assert_int_equal(efs_device_slots_request(s, layer, expert, NULL, count), 0);
     efs_device_slots_wave(s);
     for (unsigned i = 0; i < count; i++)
         misses += efs_device_slots_use(s, layer, expert[i]) < 0;
@@ -31,7 +32,7 @@ static unsigned request(struct efs_device_slots *s, unsigned layer, const uint32
 
 TEST(the_least_recently_used_leaves)
 {
-    struct efs_device_slots *s = make(EFS_POLICY_LRU, 2, 8, 3);
+    struct efs_device_slots *s = make(EFS_DEVICE_LRU, 2, 8, 3);
     assert_int_equal(efs_device_slots_empty(s, 0), 3);
     assert_int_equal(request(s, 0, (uint32_t[]){0, 1}, 2), 2);
     assert_int_equal(efs_device_slots_empty(s, 0), 1);
@@ -47,7 +48,7 @@ TEST(the_least_recently_used_leaves)
 
 TEST(the_least_often_used_leaves)
 {
-    struct efs_device_slots *s = make(EFS_POLICY_LFU, 1, 8, 2);
+    struct efs_device_slots *s = make(EFS_DEVICE_LFU, 1, 8, 2);
     request(s, 0, (uint32_t[]){0}, 1);
     request(s, 0, (uint32_t[]){0}, 1);
     request(s, 0, (uint32_t[]){1}, 1);
@@ -57,10 +58,41 @@ TEST(the_least_often_used_leaves)
     efs_device_slots_free(s);
 }
 
+TEST(those_outside_the_busy_ones_leave)
+{
+    struct efs_device_slots *s = make(EFS_DEVICE_DALI, 1, 8, 2);
+    request(s, 0, (uint32_t[]){0, 1}, 2); /* the first experts are the busy ones */
+    request(s, 0, (uint32_t[]){2}, 1);
+    request(s, 0, (uint32_t[]){3}, 1); /* in place of 2, although the busy one is older */
+    assert_int_equal(efs_device_slots_find(s, 0, 0), -1);
+    assert_int_equal(efs_device_slots_find(s, 0, 2), -1);
+    assert_true(efs_device_slots_find(s, 0, 1) >= 0);
+    const uint32_t tokens[] = {9, 8};
+    assert_int_equal(efs_device_slots_request(s, 0, (uint32_t[]){4, 5}, tokens, 2), 0); /* ends the window */
+    efs_device_slots_wave(s);
+    assert_true(efs_device_slots_take(s, 0, 4) >= 0 && efs_device_slots_take(s, 0, 5) >= 0);
+    request(s, 0, (uint32_t[]){6}, 1); /* both are busy: one of them leaves */
+    assert_int_equal(request(s, 0, (uint32_t[]){7}, 1), 1);
+    assert_int_equal(efs_device_slots_find(s, 0, 6), -1);
+    efs_device_slots_free(s);
+}
+
+TEST(names_of_rules)
+{
+    char names[] = EFS_DEVICE_RULE_NAMES, *next = NULL;
+    unsigned rule = 0;
+    for (const char *name = strtok_r(names, ", ", &next); name; name = strtok_r(NULL, ", ", &next))
+        assert_int_equal(efs_device_rule_by_name(name), rule++);
+    assert_int_equal(rule, EFS_DEVICE_RULES);
+    assert_int_equal(efs_device_rule_by_name(NULL), EFS_DEVICE_ZIPMOE);
+    assert_int_equal(efs_device_rule_by_name(""), EFS_DEVICE_ZIPMOE);
+    assert_int_equal(efs_device_rule_by_name("fifo"), EFS_DEVICE_RULES);
+}
+
 TEST(slots_of_a_wave_are_not_taken_again)
 {
-    struct efs_device_slots *s = make(EFS_POLICY_ZIPMOE, 1, 8, 2);
-    assert_int_equal(efs_device_slots_request(s, 0, (uint32_t[]){0, 1, 2, 3, 4}, 5), 0);
+    struct efs_device_slots *s = make(EFS_DEVICE_ZIPMOE, 1, 8, 2);
+    assert_int_equal(efs_device_slots_request(s, 0, (uint32_t[]){0, 1, 2, 3, 4}, NULL, 5), 0);
     efs_device_slots_wave(s);
     const int32_t a = efs_device_slots_take(s, 0, 0), b = efs_device_slots_take(s, 0, 1);
     assert_true(a >= 0 && b >= 0 && a != b);
@@ -80,7 +112,7 @@ TEST(refused)
 {
     struct efs_device_slots *s;
     const struct efs_device_slots_config good = {
-        .kind = EFS_POLICY_ZIPMOE, .layers = 1, .experts = 4, .slots = 2, .chosen = 1};
+        .rule = EFS_DEVICE_ZIPMOE, .layers = 1, .experts = 4, .slots = 2, .chosen = 1};
     struct efs_device_slots_config bad[5];
     for (unsigned i = 0; i < 5; i++)
         bad[i] = good;
@@ -88,14 +120,14 @@ TEST(refused)
     bad[1].experts = 0;
     bad[2].slots = 0;
     bad[3].slots = 5;
-    bad[4].kind = EFS_POLICY_MARKING;
+    bad[4].rule = EFS_DEVICE_RULES;
     for (unsigned i = 0; i < 5; i++)
         assert_int_equal(efs_device_slots_new(&bad[i], &s), -EINVAL);
-    s = make(EFS_POLICY_ZIPMOE, 1, 4, 2);
-    assert_int_equal(efs_device_slots_request(s, 1, (uint32_t[]){0}, 1), -EINVAL);
-    assert_int_equal(efs_device_slots_request(s, 0, (uint32_t[]){4}, 1), -EINVAL);
-    assert_int_equal(efs_device_slots_request(s, 0, (uint32_t[]){1, 1}, 2), -EINVAL);
-    assert_int_equal(efs_device_slots_request(s, 0, NULL, 0), -EINVAL);
+    s = make(EFS_DEVICE_ZIPMOE, 1, 4, 2);
+    assert_int_equal(efs_device_slots_request(s, 1, (uint32_t[]){0}, NULL, 1), -EINVAL);
+    assert_int_equal(efs_device_slots_request(s, 0, (uint32_t[]){4}, NULL, 1), -EINVAL);
+    assert_int_equal(efs_device_slots_request(s, 0, (uint32_t[]){1, 1}, NULL, 2), -EINVAL);
+    assert_int_equal(efs_device_slots_request(s, 0, NULL, NULL, 0), -EINVAL);
     efs_device_slots_free(s);
     efs_device_slots_free(NULL);
 }
@@ -104,9 +136,9 @@ TEST(refused)
 TEST(slots_and_experts_agree)
 {
     enum { LAYERS = 3, EXPERTS = 12, SLOTS = 5 };
-    static const enum efs_policy_kind kinds[] = {EFS_POLICY_ZIPMOE, EFS_POLICY_LFU, EFS_POLICY_LRU};
-    for (unsigned k = 0; k < 3; k++) {
-        struct efs_device_slots *s = make(kinds[k], LAYERS, EXPERTS, SLOTS);
+    static const enum efs_device_rule rules[] = {EFS_DEVICE_ZIPMOE, EFS_DEVICE_LRU, EFS_DEVICE_LFU, EFS_DEVICE_DALI};
+    for (unsigned k = 0; k < 4; k++) {
+        struct efs_device_slots *s = make(rules[k], LAYERS, EXPERTS, SLOTS);
         uint64_t random = k + 1;
         for (unsigned turn = 0; turn < 3000; turn++) {
             const unsigned layer = turn % LAYERS;

@@ -51,4 +51,17 @@ TEST(all_or_nothing_cached)
     assert_int_equal(efs_gpu_cache_pass(&cache, tokens, swap), 0);
 }
 
+TEST(busy_experts)
+{
+    bool cached[4] = {false};
+    uint64_t score[4] = {0};
+    struct efs_gpu_cache cache = {.experts = 4, .window = 2, .swaps = 2, .cached = cached, .score = score};
+    efs_gpu_cache_busy(&cache, (const uint32_t[]){0, 1, 3, 3}, 2); /* the set takes experts up to its size */
+    assert_true(!cached[0] && cached[1] && cached[2] && !cached[3]);
+    efs_gpu_cache_busy(&cache, (const uint32_t[]){0, 0, 0, 3}, 2); /* sums 0 1 3 6: 3 replaces 1 */
+    assert_true(!cached[0] && !cached[1] && cached[2] && cached[3]);
+    efs_gpu_cache_busy(&cache, (const uint32_t[]){1, 0, 0, 0}, 3); /* more room */
+    assert_true(cached[0] && !cached[1]);
+}
+
 TEST_MAIN(NULL, NULL)

@@ -2,6 +2,7 @@
 /* run_values.c - see run_values.h. */
 #include "run_values.h"
 
+#include "device_slots.h"
 #include "expertfs-private.h"
 
 #include <errno.h>
@@ -22,7 +23,8 @@ static errint_t size_read(const char *name, uint64_t *bytes, struct efs_error *e
 /* EXPERTFS_DEVICE and, if it names a device, the settings of its slots. */
 static errint_t device_check(struct efs_error *err)
 {
-    const char *device = getenv("EXPERTFS_DEVICE"), *share = getenv("EXPERTFS_DEVICE_SHARE");
+    const char *device = getenv("EXPERTFS_DEVICE"), *share = getenv("EXPERTFS_DEVICE_SHARE"),
+               *policy = getenv("EXPERTFS_DEVICE_POLICY");
     uint64_t bytes;
     if (!device || !*device || strcmp(device, "none") == 0)
         return 0;
@@ -34,6 +36,8 @@ static errint_t device_check(struct efs_error *err)
                             device);
     if (share && *share && strcmp(share, "on") != 0 && strcmp(share, "off") != 0)
         return efs_fail(err, -EINVAL, "EXPERTFS_DEVICE_SHARE=%s is neither on nor off", share);
+    if (efs_device_rule_by_name(policy) == EFS_DEVICE_RULES)
+        return efs_fail(err, -EINVAL, "EXPERTFS_DEVICE_POLICY=%s is none of " EFS_DEVICE_RULE_NAMES, policy);
     return size_read("EXPERTFS_DEVICE_BUDGET", &bytes, err);
 }
 

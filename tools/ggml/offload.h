@@ -51,11 +51,12 @@ struct offload_thread {
 };
 
 struct efsg_offload {
-    pthread_mutex_t lock;             /* guards all below */
-    struct efsg_source *source;       /* that has it */
-    ggml_backend_dev_t device;        /* NULL: EXPERTFS_DEVICE names none, or the budget is no size */
-    uint64_t budget_bytes;            /* 0: most of the free memory */
-    bool shares;                      /* the processor may compute a part of a call */
+    pthread_mutex_t lock;       /* guards all below */
+    struct efsg_source *source; /* that has it */
+    ggml_backend_dev_t device;  /* NULL: EXPERTFS_DEVICE names none, or the budget is no size */
+    uint64_t budget_bytes;      /* 0: most of the free memory */
+    bool shares;                /* the processor may compute a part of a call */
+    enum efs_device_rule rule;
     struct efs_assign_costs costs[2]; /* of calls that begin with down; of all else */
     struct offload_thread thread;
     struct efsg_buffers lists; /* only its lists are used: the choices of a call */
@@ -99,7 +100,7 @@ struct offload_call {
     uint64_t copied, copy_ns, device_ns, host_ns; /* times of the parts */
 };
 
-/* offload_device.c: sets o->device, the budget and o->shares, or logs why it cannot. */
+/* offload_device.c: sets o->device, its budget, o->shares and o->rule, or logs why it cannot. */
 void offload_choose(struct efsg_offload *o, const char *name);
 
 /* offload_memory.c: opens the device and allocates slots within the budget. False: there are none, which has been

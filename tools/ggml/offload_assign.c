@@ -40,13 +40,13 @@ errint_t offload_assign(struct offload_call *call)
     struct efsg_offload *o = call->o;
     const uint32_t count = call->p.chosen_count;
     struct efs_assign_expert *experts =
-        efsg_memory(&o->split, count * (sizeof(*experts) + 2 * sizeof(*call->order) + sizeof(uint32_t) + 1));
+        efsg_memory(&o->split, count * (sizeof(*experts) + 2 * sizeof(*call->order) + 2 * sizeof(uint32_t) + 1));
     if (!experts)
         return -ENOMEM;
     call->order = (void *)(experts + count);
     call->missing = call->order + count;
-    uint32_t *numbers = (void *)(call->missing + count), at = 0, end[3];
-    uint8_t *side = (void *)(numbers + count);
+    uint32_t *numbers = (void *)(call->missing + count), *tokens = numbers + count, at = 0, end[3];
+    uint8_t *side = (void *)(tokens + count);
     errint_t rc = assign(call, experts, side);
     for (unsigned kind = 0; kind < 3; end[kind++] = at) /* in slots; to be copied; of the processor */
         for (uint32_t i = 0; i < count; i++) {
@@ -55,11 +55,12 @@ errint_t offload_assign(struct offload_call *call)
             if ((side[i] == EFS_ASSIGN_CPU ? 2u : !cached) == kind)
                 call->order[at++] = c;
             numbers[i] = c->expert;
+            tokens[i] = tokens_of(call, c);
         }
     call->found = end[0];
     call->device = end[1];
     call->whole = call->device == count && count <= o->slot_count;
-    return rc == 0 ? efs_device_slots_request(o->slots, call->index, numbers, count) : rc;
+    return rc == 0 ? efs_device_slots_request(o->slots, call->index, numbers, tokens, count) : rc;
 }
 
 /* Records the time of some experts, as if each had the same number of tokens. */

@@ -49,7 +49,8 @@ const char *efsg_device_wanted(void)
 
 void offload_choose(struct efsg_offload *o, const char *name)
 {
-    const char *budget = getenv("EXPERTFS_DEVICE_BUDGET"), *share = getenv("EXPERTFS_DEVICE_SHARE");
+    const char *budget = getenv("EXPERTFS_DEVICE_BUDGET"), *share = getenv("EXPERTFS_DEVICE_SHARE"),
+               *policy = getenv("EXPERTFS_DEVICE_POLICY");
     char names[512];
     uint64_t bytes = 0;
     if (budget && *budget && strcmp(budget, "auto") != 0 && (efs_parse_size(budget, &bytes) < 0 || bytes == 0)) {
@@ -59,6 +60,11 @@ void offload_choose(struct efsg_offload *o, const char *name)
     o->shares = !share || !*share || strcmp(share, "on") == 0;
     if (!o->shares && strcmp(share, "off") != 0) {
         efsg_log(GGML_LOG_LEVEL_ERROR, "EXPERTFS_DEVICE_SHARE=%s is neither on nor off", share);
+        return;
+    }
+    o->rule = efs_device_rule_by_name(policy);
+    if (o->rule == EFS_DEVICE_RULES) {
+        efsg_log(GGML_LOG_LEVEL_ERROR, "EXPERTFS_DEVICE_POLICY=%s is none of " EFS_DEVICE_RULE_NAMES, policy);
         return;
     }
     if (!efsg_host_has_devices()) {

@@ -102,7 +102,7 @@ static bool slots_alloc(struct efsg_offload *o, uint32_t slots, uint32_t experts
             for (uint32_t m = 0; m < o->layers[i].matrices && good; m++)
                 good = types = supported(o, &o->layers[i].matrix[m]);
         const struct efs_device_slots_config config = {
-            .kind = EFS_POLICY_ZIPMOE, .layers = o->layer_count, .experts = experts, .slots = slots, .chosen = 8};
+            .rule = o->rule, .layers = o->layer_count, .experts = experts, .slots = slots, .chosen = 8};
         if (good && efs_device_slots_new(&config, &o->slots) == 0) {
             o->slot_count = slots;
             return true;

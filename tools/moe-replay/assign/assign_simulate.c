@@ -18,7 +18,6 @@
 
 #define DENSE_BYTES (2.0 * (1u << 30)) /* GPU memory reserved for everything but experts */
 #define PREFETCHES_MAX 2u              /* most experts transferred ahead for the next layer */
-#define CACHE_WINDOW 4u                /* passes between swaps of the cache, DALI's w */
 #define CACHE_SWAPS 2u                 /* most experts swapped at a time, DALI's u */
 #define RULES_HISTORY_PART 10u         /* without a history, the first tenth of the trace is counted */
 
@@ -103,7 +102,7 @@ static errint_t player_open(struct player *p, const struct replay_assign_setup *
         return -ENOMEM;
     for (uint32_t l = 0; l < w->layers; l++)
         p->window[l] = (struct efs_gpu_cache){.experts = w->experts,
-                                              .window = CACHE_WINDOW,
+                                              .window = EFS_GPU_WINDOW,
                                               .swaps = CACHE_SWAPS,
                                               .cached = p->planned + (size_t)l * w->experts,
                                               .score = p->score + (size_t)l * w->experts};

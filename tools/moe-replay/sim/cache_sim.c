@@ -10,7 +10,7 @@
  *     moe-infinity  (share of the layer's tokens in the active sequences + INFINITY_LEAST) * (1 - layer / L)
  *     dali-printed  Algorithm 2 as printed: experts enter the cache only by a swap every w passes, the first pass
  *                   included, and the swap evicts the experts with the most tokens
- *     dali          the same with these errors corrected (sched/assign/gpu_cache.h)
+ *     dali          the same with these errors corrected (sched/policy/gpu_cache.h)
  *
  * Two systems know no experts: each request reads all experts of its layer that are not in memory, in decoded form.
  *
@@ -27,7 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DALI_WINDOW 4u
 #define INFINITY_LEAST 1e-3 /* for experts that the active sequences have not requested */
 
 struct replay_cache {
@@ -320,11 +319,11 @@ static void cache_swap(struct replay_cache *k, uint32_t layer)
     uint32_t in[EFS_GPU_SWAPS_MAX], out[EFS_GPU_SWAPS_MAX], first = layer * k->workload->experts;
     if (k->kind == REPLAY_CACHE_DALI) {
         struct efs_gpu_cache cache = {.experts = k->workload->experts,
-                                      .window = DALI_WINDOW,
+                                      .window = EFS_GPU_WINDOW,
                                       .swaps = k->swaps,
                                       .cached = k->cached + first,
                                       .score = k->score + first,
-                                      .passes = (uint32_t)(k->pass % DALI_WINDOW)};
+                                      .passes = (uint32_t)(k->pass % EFS_GPU_WINDOW)};
         uint32_t made = efs_gpu_cache_pass(&cache, k->tokens, swaps);
         for (uint32_t i = 0; i < made; i++)
             swap_in(k, first + swaps[i].in, first + swaps[i].out);
@@ -332,7 +331,7 @@ static void cache_swap(struct replay_cache *k, uint32_t layer)
     }
     for (uint32_t e = 0; e < k->workload->experts; e++)
         k->score[first + e] += k->tokens[e];
-    if (k->pass % DALI_WINDOW)
+    if (k->pass % EFS_GPU_WINDOW)
         return;
     uint32_t ins = most_used(k, first, false, in), outs = most_used(k, first, true, out);
     for (uint32_t i = 0; i < ins && i < outs; i++)

@@ -38,3 +38,16 @@ uint32_t efs_gpu_cache_pass(struct efs_gpu_cache *cache, const uint32_t *tokens,
     memset(cache->score, 0, cache->experts * sizeof(*cache->score));
     return made;
 }
+
+void efs_gpu_cache_busy(struct efs_gpu_cache *cache, const uint32_t *tokens, uint32_t room)
+{
+    struct efs_gpu_swap swap[EFS_GPU_SWAPS_MAX];
+    uint32_t busy = 0;
+    for (uint32_t e = 0; e < cache->experts; e++)
+        busy += cache->cached[e];
+    for (uint32_t e = 0; e < cache->experts && busy < room; e++) {
+        busy += tokens[e] > 0 && !cache->cached[e];
+        cache->cached[e] |= tokens[e] > 0;
+    }
+    (void)efs_gpu_cache_pass(cache, tokens, swap);
+}

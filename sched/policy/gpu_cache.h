@@ -21,6 +21,7 @@ extern "C" {
 #endif
 
 #define EFS_GPU_SWAPS_MAX 64u
+#define EFS_GPU_WINDOW 4u /* w_size of the paper */
 
 struct efs_gpu_swap {
     uint32_t in, out; /* experts */
@@ -39,6 +40,10 @@ struct efs_gpu_cache {
 /* Records a pass with tokens[e] tokens for each expert e. At the end of a window exchanges experts in cached and lists
  * the exchanges in swap (room for cache->swaps). Returns their number, 0 within a window. */
 uint32_t efs_gpu_cache_pass(struct efs_gpu_cache *cache, const uint32_t *tokens, struct efs_gpu_swap *swap);
+
+/* The same for memory that also holds experts outside the set: `cached` is then the busy experts, which are evicted
+ * last. The set first takes experts with tokens, by number, until it has `room`. */
+void efs_gpu_cache_busy(struct efs_gpu_cache *cache, const uint32_t *tokens, uint32_t room);
 
 #ifdef __cplusplus
 }
