@@ -293,10 +293,12 @@ tests-build: all $(TEST_PROGRAMS)
 # power loss and fork() with threads also without sanitizers, as shipped. Builds with sanitizers do not include the tools.
 SHIPPED := $(filter kernels/% sched/% model/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu engine/test_orders,$(TESTS))
 THREADED := $(addprefix engine/test_,write_behind backing backing_local backing_rados local local_served client demotion disk ffn ffn_calls gpu gpu_formats prefetcher export_client \
-  export_client_coded uncached plan reclaim record sampling serve settled states streams tune_threads warm) \
+  export_client_coded uncached plan reclaim record sampling serve settled states streams tune_threads) \
   expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export
 # These take minutes with TSan, so the long tier runs them. `make test` runs a third of test_demotion.
 THREADED_LONG := $(addprefix engine/test_,demotion gpu_run pack pack_changes product request request_waits)
+UNKNOWN := $(filter-out $(TESTS),$(THREADED) $(THREADED_LONG))
+$(if $(UNKNOWN),$(error no source of the tests $(UNKNOWN)))
 # fault/test_reclaim forks hundreds of times, which takes minutes with ASan, so the long tier runs it.
 TESTED := $(patsubst %,build-address-undefined/tests/%,$(filter-out fault/test_reclaim,$(TESTS))) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
 c-tests: $(filter $(BUILD)/%,$(TESTED)) $(FAKE_CUDA)
