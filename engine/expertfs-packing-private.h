@@ -57,14 +57,15 @@ errint_t efs_pack_compare(const char *src, const struct efs_store *store, efs_pr
  * "served". Any thread; writes only text, at most room bytes. */
 void efs_pack_warn_dense(const struct efs_catalog *catalog, const char *done, char *text, size_t room);
 /*
- * Copies a store as it is: a file to rados:POOL/NAME, under which there is nothing, or a store at an address to a file,
- * which appears when it is complete. force: replaces the file. *bytes: of the store. Blocks. -EINVAL, -EEXIST,
+ * Copies a store as it is: a file to rados:POOL/NAME, or a store at an address to a file. It appears when it is
+ * complete. force: replaces the file, or the store in the pool. *bytes: of the store. Blocks. -EINVAL, -EEXIST,
  * -ECANCELED, -errno.
  */
 errint_t efs_store_copy(const char *from, const char *to, bool force, efs_progress_fn *progress, void *arg,
                         uint64_t *bytes, struct efs_error *err);
-/* Whether a store can be copied to rados:POOL/NAME: 0 if nothing has that name; -EEXIST; -errno. Blocks. */
-errint_t efs_rados_vacant(const char *address, struct efs_error *err);
+/* Whether a store can be copied to rados:POOL/NAME: 0 if nothing has that name or, with force, a store; -EEXIST;
+ * -errno. Blocks. */
+errint_t efs_rados_check_copy(const char *address, bool force, struct efs_error *err);
 /* Bytes of a store in a pool, or of what a copy that was killed has left. Blocks. */
 errint_t efs_rados_bytes(const char *address, bool unfinished, uint64_t *bytes, struct efs_error *err);
 /* Deletes it. *bytes: as before; 0: only the record of a copy that had ended was left. Blocks. */

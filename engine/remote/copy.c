@@ -91,9 +91,6 @@ errint_t efs_store_copy(const char *from, const char *to, bool force, efs_progre
     if (efs_is_address(to) && !efs_is_rados(to))
         return refuse(to, "cannot be written: only rados:POOL/NAME\nhint: curl or a client of S3 uploads the file",
                       err);
-    if (efs_is_address(to) && force)
-        return efs_fail(err, -EINVAL, "%s: --force goes with files\nhint: `expertctl rm %s` deletes a store there", to,
-                        EFS_WORD(to));
     errint_t rc = efs_store_open(from, &store, err);
     if (rc < 0)
         return rc;
@@ -102,7 +99,7 @@ errint_t efs_store_copy(const char *from, const char *to, bool force, efs_progre
         rc = efs_fail(err, -EINVAL, "%s: not a store\nhint: %s", store->path,
                       efs_is_address(from) ? "download it; then mkexpertfs packs it" : "mkexpertfs packs it");
     else if (efs_is_address(to))
-        rc = efs_rados_copy(store, to, progress, arg, err);
+        rc = efs_rados_copy(store, to, force, progress, arg, err);
     else
         rc = copy_to_file(store, info.store_bytes, to, force, progress, arg, err);
     *bytes = info.store_bytes;

@@ -180,51 +180,72 @@ static bool parse_hex(const json_t *head, const char *key, char digits[17], uint
     return true;
 }
 
-/* Checks an object's bytes, of which nothing is trusted. Sets all but modified. */
-static errint_t head_parse(const char *text, size_t bytes, const char *wanted, struct efs_rados_head *head)
+/* Checks a head, of which nothing is trusted. Sets all but modified. */
+static errint_t head_parse(const json_t *json, struct efs_rados_head *head)
 {
     char digits[17];
     uint64_t number;
-    json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
     const json_int_t version = json_integer_value(json_object_get(json, "version"));
     const json_int_t size = json_integer_value(json_object_get(json, "bytes"));
     const json_int_t object = json_integer_value(json_object_get(json, "object_bytes"));
-    const char *format = json_string_value(json_object_get(json, "format"));
-    errint_t rc = -EUCLEAN;
-    if (!format || strcmp(format, wanted) != 0)
-        goto out;
-    rc = version > 1 ? -EPROTONOSUPPORT : -EUCLEAN;
+    if (version > 1)
+        return -EPROTONOSUPPORT;
     /* object_bytes: whole pages; a read of the queue then touches few objects */
     if (version != 1 || size <= 0 || object < 65536 || object > (64 << 20) || object % 4096 != 0 ||
         !parse_hex(json, "id", head->id, &number) || !parse_hex(json, "content_hash", digits, &head->content_hash))
-        goto out;
+        return -EUCLEAN;
     head->bytes = (uint64_t)size;
     head->object_bytes = (uint32_t)object;
-    rc = 0;
-out:
+    return 0;
+}
+
+/* An object's bytes. replaced: NULL for a head. */
+static errint_t object_parse(const char *text, size_t bytes, const char *wanted, struct efs_rados_head *head,
+                             struct efs_rados_head *replaced)
+{
+    json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
+    const char *format = json_string_value(json_object_get(json, "format"));
+    const json_t *former = json_object_get(json, "replaces");
+    errint_t rc = format && strcmp(format, wanted) == 0 ? head_parse(json, head) : -EUCLEAN;
+    if (rc == 0 && replaced && former)
+        rc = head_parse(former, replaced);
     json_decref(json);
     return rc;
 }
 
-errint_t efs_rados_object_read(struct efs_rados *r, const char *name, const char *format, struct efs_rados_head *head)
+static errint_t object_read(struct efs_rados *r, const char *name, const char *format, struct efs_rados_head *head,
+                            struct efs_rados_head *replaced)
 {
     char text[EFS_RADOS_HEAD_BYTES];
     uint64_t bytes = 0;
     time_t modified = 0;
     *head = (struct efs_rados_head){.modified = 0};
+    if (replaced)
+        *replaced = *head;
     int rc = r->call.stat(r->io, name, &bytes, &modified);
     if (rc == 0 && bytes <= sizeof(text))
         rc = r->call.read(r->io, name, text, sizeof(text), 0);
     if (rc < 0)
         return rc;
     head->modified = modified;
-    return bytes > sizeof(text) ? -EUCLEAN : head_parse(text, (size_t)rc, format, head);
+    return bytes > sizeof(text) ? -EUCLEAN : object_parse(text, (size_t)rc, format, head, replaced);
+}
+
+errint_t efs_rados_mark_read(struct efs_rados *r, const char *name, struct efs_rados_head *head,
+                             struct efs_rados_head *replaced)
+{
+    return object_read(r, name, EFS_RADOS_MARK, head, replaced);
+}
+
+errint_t efs_rados_head_try(struct efs_rados *r, struct efs_rados_head *head)
+{
+    return object_read(r, r->name, EFS_RADOS_STORE, head, NULL);
 }
 
 errint_t efs_rados_head_read(struct efs_rados *r, struct efs_rados_head *head, struct efs_error *err)
 {
     char reason[300];
-    errint_t rc = efs_rados_object_read(r, r->name, EFS_RADOS_STORE, head);
+    errint_t rc = efs_rados_head_try(r, head);
     if (rc == -ENOENT)
         return efs_fail(err, rc, "%s: no such store\nhint: `rados -p %s ls` lists the objects of the pool", r->label,
                         EFS_WORD(r->pool));

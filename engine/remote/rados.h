@@ -4,7 +4,8 @@
  *
  * The object NAME, the head, says in a line of JSON what the store's objects are called, their size, the store's bytes
  * and its content hash. The store's bytes are in objects ID.%016x of equal size; the last one is shorter. The head is
- * written last and replaced as a whole, so a reader has the objects of one ID. librados is loaded at run time.
+ * written last and replaced as a whole, so a reader has the objects of one ID. The objects of a store that was replaced
+ * are deleted after that. librados is loaded at run time.
  */
 #ifndef EFS_RADOS_H
 #define EFS_RADOS_H
@@ -91,15 +92,19 @@ errint_t efs_rados_parse(const char *address, struct efs_rados *rados, struct ef
 errint_t efs_rados_connect(const char *address, struct efs_rados *rados, struct efs_error *err);
 /* In a forked child the connection must be left as it is. */
 void efs_rados_close(struct efs_rados *rados);
-/* The `format` of a head, and of the mark NAME.part of a copy or deletion that has not ended. */
+/* The `format` of a head, and of the mark NAME.part of a copy or deletion that has not ended. A mark is written like
+ * the head; in "replaces" it has the head of the store that the copy replaces. */
 #define EFS_RADOS_STORE "expertfs"
 #define EFS_RADOS_MARK "expertfs-unfinished"
 #define EFS_RADOS_MARK_END ".part"
 /* Reads and checks the head. -ENOENT: there is none; -EUCLEAN: it is no head of a store. */
 errint_t efs_rados_head_read(struct efs_rados *rados, struct efs_rados_head *head, struct efs_error *err);
-/* Reads an object with this `format` like a head. Errors without a message. */
-errint_t efs_rados_object_read(struct efs_rados *rados, const char *name, const char *format,
-                               struct efs_rados_head *head);
+/* Reads a mark; replaced, which may be NULL, has no ID if the copy replaces no store. Errors without a message, as of a
+ * head. */
+errint_t efs_rados_mark_read(struct efs_rados *rados, const char *name, struct efs_rados_head *head,
+                             struct efs_rados_head *replaced);
+/* As efs_rados_head_read(), without a message. */
+errint_t efs_rados_head_try(struct efs_rados *rados, struct efs_rados_head *head);
 /* LIBRADOS_OPERATION_FULL_*. Without them librados waits while the pool is full, also to delete objects. */
 #define EFS_RADOS_FULL_TRY 64    /* an error then */
 #define EFS_RADOS_FULL_FORCE 192 /* that and FULL_TRY: what frees space is done nevertheless */
@@ -117,9 +122,10 @@ errint_t efs_rados_open(const char *address, struct efs_backing **backing, struc
 /* ---- rados_copy.c ---- */
 
 struct efs_store;
-/* Copies a store's file to an address under which there is nothing. Blocks. progress: from this thread; it returns
- * true to end with -ECANCELED. After an error nothing is left, if the pool can be written. -EEXIST; -EINVAL; -errno. */
-errint_t efs_rados_copy(const struct efs_store *store, const char *address, efs_progress_fn *progress, void *arg,
-                        struct efs_error *err);
+/* Copies a store's file to an address under which there is nothing or, with force, a store, which is replaced at the
+ * end. Blocks. progress: from this thread; it returns true to end with -ECANCELED. After an error nothing is left, if
+ * the pool can be written. -EEXIST; -EINVAL; -errno. */
+errint_t efs_rados_copy(const struct efs_store *store, const char *address, bool force, efs_progress_fn *progress,
+                        void *arg, struct efs_error *err);
 
 #endif

@@ -6,7 +6,8 @@
  * $FAKE_RADOS/fault has a fault a line, WHAT OBJECT, where OBJECT is the end of a name: read missing, short, eio, late,
  * silent (until it is cancelled or 2 s have passed: -ETIMEDOUT); write full, denied, lost (it is written, and
  * -ETIMEDOUT), held (the first such write makes $FAKE_RADOS/holding, and goes on when there is $FAKE_RADOS/go); delete
- * kept (-ETIMEDOUT); connect refused, silent; ended (the lease of a lock).
+ * kept (-ETIMEDOUT); connect refused, silent; ended (the lease of a lock). $FAKE_RADOS_KILL=N: the process is killed
+ * before its Nth write or deletion.
  *
  * Versions of objects are in $FAKE_RADOS/versions, the owner of a lock in $FAKE_RADOS/locks; its lease ends by `ended`
  * alone, not by a clock.
@@ -16,6 +17,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/file.h>
 #include <stdint.h>
@@ -335,6 +338,17 @@ static int put_object(const struct operation *o, const char *part, const char *p
     return 0;
 }
 
+static void kill_at_last(void)
+{
+    static atomic_int left = -1;
+    const char *number = getenv("FAKE_RADOS_KILL");
+    int unset = -1;
+    if (number)
+        atomic_compare_exchange_strong(&left, &unset, atoi(number));
+    if (number && atomic_fetch_sub(&left, 1) == 1)
+        raise(SIGKILL);
+}
+
 API int rados_write_op_operate(void *op, void *io, const char *object, time_t *modified, int flags)
 {
     const struct operation *o = op;
@@ -343,6 +357,7 @@ API int rados_write_op_operate(void *op, void *io, const char *object, time_t *m
     path_of(io, object, path);
     if (flags != EFS_RADOS_FULL_TRY && flags != EFS_RADOS_FULL_FORCE) /* a full pool blocks */
         abort();
+    kill_at_last();
     if (o->removes)
         return remove_object(path);
     if (flags == EFS_RADOS_FULL_TRY && has_fault("full", path))
@@ -363,7 +378,7 @@ API int rados_write_op_operate(void *op, void *io, const char *object, time_t *m
     int change = begin_change(), rc = put_object(o, part, path);
     close(change);
     unlink(part);
-    return rc == 0 && o->exclusive && has_fault("lost", path) ? -ETIMEDOUT : rc;
+    return rc == 0 && (o->exclusive || o->version) && has_fault("lost", path) ? -ETIMEDOUT : rc;
 }
 
 /* ---- locks ---- */

@@ -206,6 +206,10 @@ check("the other one is read", tool("expertctl", "verify", ADDRESS, **reader).re
 inject("none")
 check("not full any more", wait_until(lambda: not is_full(), 120))
 
+print("-- a store is replaced")
+result = tool("mkexpertfs", "-q", "--force", "--copy", store, ADDRESS)
+check("mkexpertfs --force", result.returncode == 0 and tool("expertctl", "verify", ADDRESS).returncode == 0, result.stderr)
+
 print("-- a copy is killed")
 copying = subprocess.Popen([program("mkexpertfs"), "-q", "--copy", store, "rados:expertfs/killed"])
 wait_until(lambda: run("rados", "-p", "expertfs", "stat", "killed.part").returncode == 0 or copying.poll() is not None)

@@ -66,7 +66,7 @@ check("nothing is left in TMPDIR", os.listdir(temporary) == [])
 check("no second one of this name", one_line(pack(model, "rados:pool/packed"), "exists"))
 check("rm", ctl("rm", "-y", "rados:pool/packed").returncode == 0 and objects() == before, objects())
 for words, text in (((model, "rados:none/x"), "no such pool"), ((model, "https://localhost/x"), "only rados:POOL/NAME can be written"),
-                    (("-f", model, "rados:pool/x"), "--force goes with files"), ((scratch("none"), "rados:pool/x"), "No such file")):
+                    ((scratch("none"), "rados:pool/x"), "No such file")):
     result = pack(*words, TMPDIR=temporary)
     check(f"refused: {text}", result.returncode == 1 and text in result.stderr and objects() == before, result.stderr)
 check("usage: --reclaim", pack("--reclaim", model, "rados:pool/x").returncode == 2)
@@ -259,7 +259,7 @@ faults()
 check("is found", one_line(ctl("info", "rados:pool/other.efs"), "no such store") and
       ctl("rm", "-y", "--unfinished", "rados:pool/other.efs").returncode == 0 and objects() == before, objects())
 for words, text in ((("--copy", store, scratch("x.efs")), "is an address"), (("--copy", ADDRESS, "rados:pool/y"), "is a file"),
-                    (("--copy", store, "https://localhost/x.efs"), "cannot be written"), (("--copy", "-f", store, "rados:pool/z"), "--force goes with files"),
+                    (("--copy", store, "https://localhost/x.efs"), "cannot be written"),
                     (("--copy", scratch("none.efs"), "rados:pool/z"), "No such file"), (("--copy", model, "rados:pool/z"), "not a store")):
     result = pack(*words)
     check(f"refused: {words[-1]}", result.returncode == 1 and text in result.stderr, result.stderr)

@@ -262,13 +262,13 @@ int main(int argc, char **argv)
              : efs_is_address(a.out)        ? pack_to_pool(a.src, a.out, &a.options, &report, &err)
                                             : efs_pack(a.src, a.out, &a.options, &report, &err);
     tools_progress_clear(&progress);
+    if (rc == 0 && done && sources.path)
+        tools_record_add(NULL, report.content_hash, &sources, &err); /* for `expertctl up` */
+    tools_sources_free(&sources);
     if (rc < 0)
         return report_failure(&a, rc, &err);
     if (!done)
         return EXIT_SUCCESS;
-    if (sources.path)
-        tools_record_add(NULL, report.content_hash, &sources, &err); /* for `expertctl up` */
-    tools_sources_free(&sources);
     if (report.warning[0])
         fprintf(stderr, "mkexpertfs: warning: %s: %s\n", a.src ? a.src : a.out, report.warning);
     for (const char *line = report.notice; *line && !a.quiet; line += strspn(line, "\n")) {

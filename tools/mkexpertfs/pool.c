@@ -41,7 +41,7 @@ static errint_t copy_nameless(const char *path, const char *out, const struct ef
     unlink(path);
     snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
     if (rc == 0) {
-        rc = efs_store_copy(self, out, false, options->progress, options->progress_arg, &bytes, err);
+        rc = efs_store_copy(self, out, options->force, options->progress, options->progress_arg, &bytes, err);
         close(fd);
     }
     return rc;
@@ -54,10 +54,7 @@ errint_t pack_to_pool(const char *src, const char *out, const struct efs_pack_op
         return efs_fail(err, -EINVAL,
                         "OUT is an address: of these only rados:POOL/NAME can be written\nhint: curl or a client of S3 "
                         "uploads a store's file");
-    if (options->force)
-        return efs_fail(err, -EINVAL, "%s: --force goes with files\nhint: `expertctl rm %s` deletes a store there", out,
-                        EFS_WORD(out));
-    errint_t rc = efs_rados_vacant(out, err);
+    errint_t rc = efs_rados_check_copy(out, options->force, err);
     if (rc < 0)
         return rc;
     char *path = temporary_path();
