@@ -58,50 +58,52 @@ except KeyboardInterrupt:
 kept.clear()
 session.close()
 """, wide_store, says="interrupted\n")
+# A signal raises only within the call of interrupts(): elsewhere the program itself would end by it.
 SIGNALS = """
 import expertfs, os, signal, sys, threading, time
-ended = []
+ended, raising = [], []
+def interrupt(*_):
+    if raising:
+        raising.clear()
+        raise KeyboardInterrupt
 def send():
     while not ended:
         time.sleep(.003)
         os.kill(os.getpid(), signal.SIGINT)
-    ended.append(True)
-def quietly(call):
-    while True:
-        try:
-            return call()
-        except KeyboardInterrupt:
-            pass
+def interrupts(call):
+    try:
+        raising.append(True)
+        call()
+        raising.clear()
+        return False
+    except KeyboardInterrupt:
+        return True
 def stop():
-    while len(ended) < 2:
-        ended[:] = ended or [True]
-        time.sleep(.01)
+    ended.append(True)
+    sender.join()
+signal.signal(signal.SIGINT, interrupt)
+sender = threading.Thread(target=send)
+sender.start()
 """
 ends("while files are read: all reads that end have the right bytes", SIGNALS + """
 session = expertfs.open(sys.argv[1], budget="48M", state=False)
 path = max(session.files(), key=lambda one: one.nbytes).path
 right, interrupted = session.read(path), 0
-threading.Thread(target=send).start()
+def read():
+    assert session.read(path) == right
 while interrupted < 100:
-    try:
-        assert session.read(path) == right
-    except KeyboardInterrupt:
-        interrupted += 1
-quietly(stop)
+    interrupted += interrupts(read)
+stop()
 session.close()
 """, wide_store, says="")
 for progress in ("None", "lambda *_: None"):
     ends(f"while a checkpoint is packed, progress={progress}", SIGNALS + f"""
 def pack():
-    threading.Thread(target=send).start()
     while True:
         expertfs.pack(*sys.argv[1:], force=True, progress={progress})
-try:
-    pack()
-except KeyboardInterrupt:
-    quietly(stop)
-    print("interrupted")
-""", wide, scratch("interrupted.efs"), says="interrupted\n")
+print(interrupts(pack))
+stop()
+""", wide, scratch("interrupted.efs"), says="True\n")
 if os.path.exists("/dev/fuse"):
     ends("while a store is mounted: it is unmounted, and its folder removed", """
 import expertfs, os, random, signal, sys, tempfile, threading
