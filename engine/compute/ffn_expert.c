@@ -147,7 +147,8 @@ errint_t efs_ffn_check_act(const char *hidden_act, enum efs_ffn_kind kind, const
 
 const char *efs_ffn_reason(errint_t error)
 {
-    return error == -EUCLEAN  ? "it is damaged\nhint: `expertctl verify` lists all damage of a store"
+    return error == -EUCLEAN  ? "it is damaged\nhint: restore the store from a copy, or pack it again; "
+                                "`expertctl verify` lists all its damage"
            : error == -ENOENT ? "there is no such layer, stack or expert"
                               : strerror(-error);
 }

@@ -36,6 +36,13 @@ def error(code: int, text: str = "") -> Error:
     return kind(number, text or os.strerror(number))
 
 
+def failed(code: int, what: str) -> Error:
+    """An expert or a file that could not be read; with the words of the library."""
+    reason = ("it is damaged\nhint: restore the store from a copy, or pack it again; `expertctl verify` lists all its damage"
+              if abs(code) == errno.EUCLEAN else os.strerror(abs(code)))
+    return error(code, f"{what}: {reason}")
+
+
 class ErrorText(Structure):
     _fields_ = [("text", c_char * 1024)]
 

@@ -128,5 +128,6 @@ def run_ffn(session, layer, x, idx, w, out, act, form, stack, layout):
     rc = lib.efs_client_ffn(client, _team(session), stack_text, layer, byref(mixture), byref(why))
     if raised:
         raise raised[0]
-    check(rc, why)
+    if rc < 0:
+        raise _library.error(rc, f"{session.path}: {why.text.decode(errors='replace')}")
     return result

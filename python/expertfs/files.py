@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ctypes import byref
 from typing import NamedTuple
 
-from ._library import DONE, Error, FileInfo, error, lib
+from ._library import DONE, Error, FileInfo, failed, lib
 from .values import number
 
 # struct efs_stats, as expertfs-stats.h lists it
@@ -72,9 +72,12 @@ class Files:
         session._check()
         offset, size = number("offset", offset, 63), None if size is None else number("size", size, 63)
         if session.is_mount:
-            with open(os.path.join(session.path, path), "rb") as file:
-                file.seek(offset)
-                return file.read() if size is None else file.read(size)
+            try:
+                with open(os.path.join(session.path, path), "rb") as file:
+                    file.seek(offset)
+                    return file.read() if size is None else file.read(size)
+            except OSError as why:
+                raise failed(why.errno, f"{session.path}: {path}") from None
         if self._numbers is None:
             self._numbers = {file.path: (index, file.nbytes) for index, file in enumerate(self.files(session))}
         if path not in self._numbers:
@@ -98,5 +101,5 @@ class Files:
             raise
         code, got = result[0]
         if code < 0:
-            raise type(error(code))(-code, f"{session.path}: {path}: {os.strerror(-code)}")
+            raise failed(code, f"{session.path}: {path}")
         return data.raw[:got]

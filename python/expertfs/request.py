@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterable, Sequence
 from ctypes import byref, c_int, c_uint32, c_void_p
 
@@ -59,9 +58,7 @@ class Request(Uncopied):
         if not self._wait(index, status):
             return None
         if status.value < 0:
-            kind = type(_library.error(status.value))
-            raise kind(-status.value, f"{self.session.path}: layer {self.layer}, expert {self.experts[index.value]}: "
-                       f"{os.strerror(-status.value)}")
+            raise _library.failed(status.value, f"{self.session.path}: layer {self.layer}, expert {self.experts[index.value]}")
         return index.value
 
     def wait(self) -> list[Expert]:
