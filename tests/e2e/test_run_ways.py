@@ -67,7 +67,9 @@ for what, model, more in (("a budget", folder, {"budget": "auto"}), *([("a limit
         if PLUGIN:
             check(f"{what}, {argument}: experts from the store, all else from the file", store.startswith(STORES) and
                   store.endswith(".efs") and backend and not mount and arguments == [expands, "-"], result)
-            check(f"{what}, {argument}: said", f"sh takes experts from {store}, all else from " in result.stderr, result.stderr)
+            check(f"{what}, {argument}: said", re.search(
+                f"sh takes experts from {store}, all else from {model}\\S*: [0-9.]+ MiB of experts, [0-9.]+ .iB of memory are available\n", result.stderr),
+                result.stderr)
 result = ran(plain, "--", "sh", "-c", PRINT, "{}", "-", budget="64M")
 store, mount, _, arguments = way(result)
 check("safetensors: a mount", not store and mount and arguments == [mount, "-"] and "sh runs on a mount of " in result.stderr, result)
@@ -87,7 +89,8 @@ for what, mount, store in (("packed by hand", mounted, packed), ("in place", in_
     lines = result.stdout.splitlines()
     if PLUGIN:
         check(f"{what}: {{gguf}} is the plain file, {{}} the mount", lines[1:] == [store] and lines[0].endswith(f"|{at}|{mount.path}"), result)
-        check(f"{what}: said", f"sh takes experts from {mount.path}, all else from {at}" in result.stderr, result.stderr)
+        check(f"{what}: said", re.search(
+            f"sh takes experts from {mount.path}, all else from {at}: [0-9.]+ MiB of experts, a budget of [0-9.]+ MiB\n", result.stderr), result.stderr)
     else:
         check(f"{what}: without a backend the mount", lines[0].endswith(f"|{mount.path}/model.gguf|{mount.path}"), result)
     mount.unmount()
@@ -107,7 +110,10 @@ check("files that are not there: a mount, and why", way(result)[1] and f"note: {
 if PLUGIN:
     result = ran(packed, "--", "sh", "-c", PRINT, "other.gguf", "-")
     check("a file that the program names: left to llama.cpp if it fits, which is said", way(result)[0] == packed and
-          f"sh takes experts from {packed} unless the model fits into memory, all else from the file that it opens\n" in result.stderr, result)
+          f"sh takes experts from {packed} unless the model fits into memory, all else from the file that it opens: " in result.stderr, result)
+    experts = re.search(r"^experts .* layers, (.*?) of ", run(expertctl, "info", packed).stdout, re.M)[1]
+    result = ran(packed, "--", "sh", "-c", PRINT, "other.gguf", "-", budget="64M")
+    check("the experts of the store, and the budget, are in the line", f": {experts} of experts, a budget of 64.0 MiB\n" in result.stderr, result)
 os.rename(large + ".moved", large)
 other = make_model("other", "-F", "qwen3-moe", "-d", "512", "-i", "512", "-e", "16", "-l", "3", "--vocab", "500", "--format=gguf", "--seed=77")
 copied = shutil.copytree(large, scratch("copied"))

@@ -327,6 +327,21 @@ static void print_plain(const struct run *r, uint64_t bytes)
               stderr);
 }
 
+/* unless: words on when the experts are not taken; "": always. rest: the file with all else. */
+static void print_experts(const struct run *r, const char *from, const char *unless, const char *rest,
+                          const struct ctl_run_memory *known)
+{
+    char experts[16], bytes[16];
+    struct efs_memory memory = {.available_bytes = known->budget_bytes};
+    if (known->budget_bytes == 0)
+        efs_memory(&memory);
+    tools_size_print(known->expert_bytes, experts, sizeof(experts));
+    tools_size_print(memory.available_bytes, bytes, sizeof(bytes));
+    ctl_print_line(stderr, "expertctl: %s takes experts from %s%s, all else from %s: %s of experts, %s%s", r->words[0],
+                   from, unless, rest, experts, known->budget_bytes ? "a budget of " : bytes,
+                   known->budget_bytes ? bytes : " of memory are available");
+}
+
 /* Chooses the way and prepares it: mounts the source, or finds the folder of the plain files. */
 static errint_t run_choose(struct run *r, struct efs_error *err)
 {
@@ -350,15 +365,15 @@ static errint_t run_choose(struct run *r, struct efs_error *err)
         return 0;
     }
     r->way = given->options || (placed && !(*r->plugin && plain_is_gguf(r))) ? WAY_MOUNT : WAY_STORE;
-    errint_t rc = ctl_run_values_check_store(given->source, r->way == WAY_STORE, err);
+    struct ctl_run_memory memory;
+    errint_t rc = ctl_run_values_check_store(given->source, r->way == WAY_STORE, &memory, err);
     if (rc == 0 && r->way == WAY_STORE) {
         if (given->plain)
             plain_folder(r);
         const char *budget = getenv("EXPERTFS_BUDGET");
         const bool decided = given->plain || (budget && *budget) || device_is_named();
-        ctl_print_line(stderr, "expertctl: %s takes experts from %s%s, all else from %s", r->words[0], source,
-                       decided ? "" : " unless the model fits into memory",
-                       given->plain ? given->plain : "the file that it opens");
+        print_experts(r, source, decided ? "" : " unless the model fits into memory",
+                      given->plain ? given->plain : "the file that it opens", &memory);
     } else if (rc == 0 && (rc = ctl_run_mount_begin(&r->mount, given->source, given->options, err)) == 0) {
         snprintf(r->root, sizeof(r->root), "%s", r->mount.path);
         ctl_print_line(stderr, "expertctl: %s runs on a mount of %s", r->words[0], source);
@@ -426,8 +441,7 @@ int ctl_run_program(const struct ctl_run *given)
     if (rc == 0 && r->fits)
         print_plain(r, r->plain.bytes);
     else if (rc == 0 && *r->plain.file)
-        ctl_print_line(stderr, "expertctl: %s takes experts from %s, all else from %s", r->words[0], r->root,
-                       r->plain.file);
+        print_experts(r, r->root, "", r->plain.file, &r->plain.memory);
     if (rc == 0)
         status = program_run(r);
     else

@@ -76,11 +76,13 @@ bool ctl_run_plain_find(const char *root, const char *gguf, struct ctl_run_plain
     const uint64_t device = tools_line_number(config, "store_device"), inode = tools_line_number(config, "store_inode");
     char hash[32];
     tools_line_text(config, "store_hash", hash, sizeof(hash));
+    plain->memory.budget_bytes = tools_line_number(config, "effective_budget_bytes");
     free(config);
     if (efs_is_address(plain->store) || efs_store_open(plain->store, &store, NULL) < 0)
         return false;
     efs_store_info(store, &info);
     plain->bytes = info.source_bytes;
+    plain->memory.expert_bytes = info.expert_coded_bytes;
     const bool found = info.content_hash == strtoull(hash, NULL, 16) && info.device == device && info.inode == inode &&
                        plain_path(plain, info.in_place, root, gguf) && same_content(plain, store, &info, root, gguf);
     efs_store_close(store);

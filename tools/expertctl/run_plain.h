@@ -3,13 +3,13 @@
 #ifndef EXPERTCTL_RUN_PLAIN_H
 #define EXPERTCTL_RUN_PLAIN_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "run_values.h"
 
 struct ctl_run_plain {
     char file[4096];  /* the plain GGUF file */
     char store[4096]; /* the store, or the checkpoint, that the mount serves */
     uint64_t bytes;   /* of all files of the mount */
+    struct ctl_run_memory memory;
 };
 /*
  * Finds the plain file of gguf, the path of a GGUF file on the mount at root. It is the file that is served in place,

@@ -77,17 +77,23 @@ errint_t ctl_run_values_check(struct efs_error *err)
     return rc == 0 ? peers_check(err) : rc;
 }
 
-errint_t ctl_run_values_check_store(const char *source, bool backend, struct efs_error *err)
+errint_t ctl_run_values_check_store(const char *source, bool backend, struct ctl_run_memory *memory,
+                                    struct efs_error *err)
 {
     struct efs_client_options options = {.coded_only = true, .no_state = true};
     struct efs_client *client;
     struct efs_store *store;
+    struct efs_store_info info;
     struct efs_error why = {""};
     errint_t rc = efs_store_open(source, &store, err);
     if (rc < 0)
         return rc;
+    efs_store_info(store, &info);
     efs_store_close(store);
-    if (!backend || size_read("EXPERTFS_BUDGET", &options.budget_bytes, &why) < 0 || options.budget_bytes == 0)
+    if (backend)
+        size_read("EXPERTFS_BUDGET", &options.budget_bytes, &why);
+    *memory = (struct ctl_run_memory){info.expert_coded_bytes, options.budget_bytes};
+    if (options.budget_bytes == 0)
         return 0;
     rc = efs_client_open(source, &options, &client, &why);
     if (rc < 0)
