@@ -73,16 +73,16 @@ if os.geteuid() == 0:
 if os.geteuid() == 0 and run("unshare", "-m", "true").returncode == 0:
     print("-- what else keeps the file system mounted: a mount namespace made after the mount")
     path, pid = mounted()
-    with subprocess.Popen(["unshare", "-m", "sh", "-c", "echo ready; exec sleep 10000"], stdout=subprocess.PIPE, text=True) as holder:
+    words = ("unshare", "-m", "sh", "-c", "echo ready; read end")
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         check("the namespace is made", holder.stdout.readline() == "ready\n")
         result = down(path)
         check("unmounted here, and says where it is mounted still", result.returncode == 0 and not is_mounted(path) and result.stderr == (
             f"expertctl: warning: {path}: unmounted, but its daemon, process {pid}, serves it on in another mount namespace\n"
-            f"hint: process {holder.pid}, sleep, has it mounted; `kill {pid}` ends the daemon\n"), result)
+            f"hint: process {holder.pid}, sh, has it mounted; `kill {pid}` ends the daemon\n"), result)
         check("its daemon runs", is_alive(pid))
         os.kill(pid, signal.SIGTERM)
         check("the hint ends it", wait_until(lambda: not is_alive(pid)))
-        holder.kill()
 
     print("-- a bind mount")
     path, pid = mounted()
