@@ -148,7 +148,7 @@ int efs_assign_by_costs(struct efs_assign_costs *costs, struct efs_assign_expert
             return -EINVAL;
         set_times(costs, fill, &experts[i]);
     }
-    int rc = efs_assign_by(EFS_ASSIGN_BALANCED, &pair, device, &sum);
+    int rc = efs_assign_by(costs->greedy ? EFS_ASSIGN_GREEDY : EFS_ASSIGN_BALANCED, &pair, device, &sum);
     if (rc < 0)
         return rc;
     prefer_single_device(costs, experts, count, room_bytes, tokens, device);

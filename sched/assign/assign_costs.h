@@ -34,6 +34,7 @@ enum efs_assign_cost {
 };
 
 struct efs_assign_costs {                            /* initialise to zero */
+    bool greedy;                                     /* Algorithm 1 of DALI in place of efs_assign_balanced() */
     double ns[EFS_ASSIGN_COSTS][EFS_ASSIGN_BUCKETS]; /* of an expert, or extra of a layer; 0: not measured */
     uint32_t layers_until_due[EFS_ASSIGN_MEASURED];  /* layers until it is due */
     uint32_t tries[EFS_ASSIGN_MEASURED]; /* layers that had an expert for it, at most EFS_ASSIGN_MEASURE_INTERVAL */

@@ -121,8 +121,10 @@ def divided(model, store):
     """Device and processor compute parts of a layer at the same time. Each side is measured again and again, so both are
     used whatever their times."""
     options = ("--prompts", "1,40,700")
-    for what, source, slots in (("a store", store, 1), ("in place", model, 6), ("in place", model, EXPERTS)):
-        result = fake(model, slots, *options, variables=DIVIDED, store=source)
+    greedy = {"EXPERTFS_DEVICE_SHARE": "greedy"}
+    for what, source, slots, variables in (("a store", store, 1, DIVIDED), ("in place", model, 6, DIVIDED), ("in place", model, EXPERTS, DIVIDED),
+                                           ("greedy", model, 6, greedy)):
+        result = fake(model, slots, *options, variables=variables, store=source)
         same(f"divided: {what}, {slots} slots", result, "out", "plain")
         hits, chosen, copied, _, computed = counted(f"divided: {what}, {slots} slots", result, slots)
         check(f"divided: {what}, {slots} slots: both sides compute", copied > 0 and computed > 0, f"{hits} {chosen} {copied} {computed}")
@@ -162,7 +164,7 @@ def faults(model, store):
     tried("divided: a graph fails", "the processor computes experts from now on", variables={"FAKE_FAIL": "6", **DIVIDED})
     tried("divided: memory ends in a graph", "4 slots of 16", variables={"FAKE_MEMORY": str(room + 100), **DIVIDED})
     tried("auto takes the device", "FAKE0: 6 slots of 16", device="auto")
-    tried("EXPERTFS_DEVICE_SHARE is no such word", "EXPERTFS_DEVICE_SHARE=maybe is neither on nor off",
+    tried("EXPERTFS_DEVICE_SHARE is no such word", "EXPERTFS_DEVICE_SHARE=maybe is none of on, greedy, off",
           variables={"EXPERTFS_DEVICE_SHARE": "maybe"})
     tried("EXPERTFS_DEVICE_POLICY is no such word", "EXPERTFS_DEVICE_POLICY=fifo is none of zipmoe, lru, lfu, dali",
           variables={"EXPERTFS_DEVICE_POLICY": "fifo"})

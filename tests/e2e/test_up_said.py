@@ -47,7 +47,7 @@ for value in ("CPU", "CUDA0,CUDA1", "CUDA 0", "CUDA0\n", "\u00c7UDA0"):
 says("a device without a name", 2, "--device: a name is missing", "--device", "", model, "--", "true")
 for variable, words in (("BUDGET=much", "EXPERTFS_DEVICE_BUDGET=much is no size"),
                         ("POLICY=fifo", "EXPERTFS_DEVICE_POLICY=fifo is none of zipmoe, lru, lfu, dali"),
-                        ("SHARE=maybe", "EXPERTFS_DEVICE_SHARE=maybe is neither on nor off")):
+                        ("SHARE=maybe", "EXPERTFS_DEVICE_SHARE=maybe is none of on, greedy, off")):
     name, value = variable.split("=")
     result = ctl("up", "--device", "CUDA0", model, "--", "echo", "started", "{}", **{"EXPERTFS_DEVICE_" + name: value})
     check(f"EXPERTFS_DEVICE_{variable}: exit 125", result.returncode == 125 and words in result.stderr and "started" not in result.stdout, result)

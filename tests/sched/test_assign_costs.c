@@ -93,6 +93,25 @@ TEST(split_follows_measurements)
     assert_int_equal(decide(&costs, EXPERTS, 1, true), 0);
 }
 
+/* Two experts of 300 ns and three of 200: Algorithm 1 places them in this order, so that one side takes 700 in place of
+ * 600. */
+TEST(greedy)
+{
+    for (unsigned greedy = 0; greedy < 2; greedy++) {
+        struct efs_assign_costs costs = known(200, 200, 1);
+        struct efs_assign_expert experts[5];
+        struct efs_assign_choice choice;
+        uint8_t device[5];
+        costs.greedy = greedy;
+        efs_assign_costs_record(&costs, EFS_ASSIGN_COST_CPU, 64, 300);
+        efs_assign_costs_record(&costs, EFS_ASSIGN_COST_GPU, 64, 300);
+        layer(experts, 2, 64, true);
+        layer(experts + 2, 3, 1, true);
+        assert_int_equal(efs_assign_by_costs(&costs, experts, 5, UINT64_MAX, false, 1, device, &choice), 0);
+        assert_int_equal(choice.ns, greedy ? 700 : 600);
+    }
+}
+
 /* However slow a side is, each cost is measured again at regular intervals. */
 TEST(slow_side_is_measured_again)
 {

@@ -34,8 +34,8 @@ static errint_t device_check(struct efs_error *err)
         if (*c <= ' ' || *c > '~' || *c == ',')
             return efs_fail(err, -EINVAL, "EXPERTFS_DEVICE=%s: is no name of one device; one is written CUDA0, auto",
                             device);
-    if (share && *share && strcmp(share, "on") != 0 && strcmp(share, "off") != 0)
-        return efs_fail(err, -EINVAL, "EXPERTFS_DEVICE_SHARE=%s is neither on nor off", share);
+    if (share && *share && strcmp(share, "on") != 0 && strcmp(share, "greedy") != 0 && strcmp(share, "off") != 0)
+        return efs_fail(err, -EINVAL, "EXPERTFS_DEVICE_SHARE=%s is none of on, greedy, off", share);
     if (efs_device_rule_by_name(policy) == EFS_DEVICE_RULES)
         return efs_fail(err, -EINVAL, "EXPERTFS_DEVICE_POLICY=%s is none of " EFS_DEVICE_RULE_NAMES, policy);
     return size_read("EXPERTFS_DEVICE_BUDGET", &bytes, err);

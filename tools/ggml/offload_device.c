@@ -57,9 +57,11 @@ void offload_choose(struct efsg_offload *o, const char *name)
         efsg_log(GGML_LOG_LEVEL_ERROR, "EXPERTFS_DEVICE_BUDGET=%s is no size; one is written 8G, 512M, auto", budget);
         return;
     }
-    o->shares = !share || !*share || strcmp(share, "on") == 0;
+    const bool greedy = share && strcmp(share, "greedy") == 0;
+    o->costs[0].greedy = o->costs[1].greedy = greedy;
+    o->shares = greedy || !share || !*share || strcmp(share, "on") == 0;
     if (!o->shares && strcmp(share, "off") != 0) {
-        efsg_log(GGML_LOG_LEVEL_ERROR, "EXPERTFS_DEVICE_SHARE=%s is neither on nor off", share);
+        efsg_log(GGML_LOG_LEVEL_ERROR, "EXPERTFS_DEVICE_SHARE=%s is none of on, greedy, off", share);
         return;
     }
     o->rule = efs_device_rule_by_name(policy);
