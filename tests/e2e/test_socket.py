@@ -131,12 +131,18 @@ def shown():
     return [[row["device_" + name] for name in ("slots", "hits", "copied", "computed", "copied_bytes", "wait_ns")] for row in rows]
 
 
+def columns():
+    rows = json.loads(run(program("expertctl"), "status", "--json", mount.path).stdout)["clients"]
+    return {tuple(row) for row in rows}
+
+
 def line():
     found = re.findall(r"^ +device: .*$", run(program("expertctl"), "status", mount.path).stdout, re.M)
     check("status: lines of at most 80 characters", all(len(text) <= 80 for text in found), found)
     return [text.strip() for text in found]
 
 
+check("JSON has the columns of the file", columns() == {tuple(mount.control("clients").splitlines()[0].split())}, columns())
 check("none is reported", wait_until(lambda: shown() == [[0] * 6]) and line() == [], shown())
 one.socket.send(device([64, 30, 8, 2, 3 << 20, 90 * 10**9]))
 check("what a client reports is shown", wait_until(lambda: shown() == [[64, 30, 8, 2, 3 << 20, 90 * 10**9]]), shown())
