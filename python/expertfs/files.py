@@ -2,6 +2,7 @@
 """Files and counters of a store in this process, or of a mount."""
 from __future__ import annotations
 
+import _thread
 import ctypes
 import errno
 import os
@@ -56,7 +57,6 @@ class Files:
 
     def __init__(self):
         self._numbers: dict[str, tuple[int, int]] | None = None
-        self._abandoned: list = []  # memory of reads whose callers were interrupted
 
     def files(self, session) -> list[File]:
         session._check()
@@ -93,12 +93,18 @@ class Files:
         def done(_arg, code, got):  # on any thread
             result.append((code, got))
             ended.set()
-        lib.efs_read(session._fs, index, None, offset, data, size, done, None)
-        try:
+
+        def read():  # has data and done until the library does not use them any more, also if the caller is interrupted
+            with session._calls.running():
+                if not session._client:  # the caller was interrupted, and has closed it
+                    return
+                lib.efs_read(session._fs, index, None, offset, data, size, done, None)
             ended.wait()
-        except BaseException:  # of a signal handler: the library will write to data, and call done
-            self._abandoned.append((data, done))
-            raise
+        if threading.current_thread() is threading.main_thread():  # where a signal handler could raise in done()
+            _thread.start_new_thread(read, ())
+            ended.wait()
+        else:
+            read()
         code, got = result[0]
         if code < 0:
             raise failed(code, f"{session.path}: {path}")
