@@ -330,7 +330,8 @@ errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *
 /* The same of what efs_store_open() opens. A checkpoint's file keeps the name in path, which may be a link: in caches
  * of the Hugging Face Hub the target has a checksum for a name. */
 errint_t efs_source_path(const char *path, char **absolute, struct efs_error *err);
-/* Whether path is an address: https://, http://, s3://, rados:; the last of these. */
+/* Whether path is an address: rados:, or SCHEME://, of which https://, http:// and s3:// are read; rados:. hf:// is
+ * none, but the name of a model. */
 bool efs_is_address(const char *path);
 bool efs_is_rados(const char *path);
 /* Where the Hugging Face Hub is: HF_ENDPOINT, or its own address. */

@@ -30,8 +30,9 @@ static bool is_other_file(const char *path, const char *absolute)
 
 bool efs_is_address(const char *path)
 {
-    return strncasecmp(path, "https://", 8) == 0 || strncasecmp(path, "http://", 7) == 0 ||
-           strncmp(path, "s3://", 5) == 0 || efs_is_rados(path);
+    const size_t scheme = strspn(path, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-.");
+    return (scheme > 0 && strncmp(path + scheme, "://", 3) == 0 && strncasecmp(path, "hf://", 5) != 0) ||
+           efs_is_rados(path);
 }
 
 bool efs_is_rados(const char *path)

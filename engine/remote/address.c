@@ -142,6 +142,11 @@ static char *encode_blanks(const char *text, const char *path)
 static errint_t parse_http(const char *text, struct efs_address *a, struct efs_error *err)
 {
     struct origin origin;
+    if (strncasecmp(text, "http://", 7) != 0 && strncasecmp(text, "https://", 8) != 0)
+        return efs_fail(err, -EINVAL,
+                        "%s: addresses of this kind are not read\nhint: https://HOST/PATH, s3://BUCKET/KEY and "
+                        "rados:POOL/NAME are; mount another server, as by sshfs or rclone, and give a path",
+                        a->name);
     if (!origin_of(text, &origin) || strchr(origin.host, '/') != origin.host + origin.bytes)
         return efs_fail(err, -EINVAL, "%s: no address of a file\nhint: https://HOST/PATH", a->name);
     if (has_password(&origin))

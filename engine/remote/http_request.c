@@ -274,6 +274,29 @@ static bool request_renewed(struct efs_http_request *r)
     return true;
 }
 
+/* A hint for an error of libcurl, or "". */
+static const char *way_out(CURLcode code)
+{
+    switch (code) {
+    case CURLE_COULDNT_RESOLVE_HOST:
+        return "\nhint: check the host's name; https_proxy names a proxy";
+    case CURLE_COULDNT_RESOLVE_PROXY:
+        return "\nhint: https_proxy or http_proxy names it, no_proxy hosts without one";
+    case CURLE_COULDNT_CONNECT:
+        return "\nhint: check that the server runs, and its port; https_proxy names a proxy, no_proxy hosts without "
+               "one";
+    case CURLE_SSL_CONNECT_ERROR:
+        return "\nhint: check that the port is one of TLS; without TLS use http://, for another machine with "
+               "EXPERTFS_INSECURE_HTTP=1";
+    case CURLE_OPERATION_TIMEDOUT:
+        return "\nhint: check the address and proxies; for a slow server set EXPERTFS_HTTP_TIMEOUT, in seconds";
+    case CURLE_UNSUPPORTED_PROTOCOL: /* the address was checked: it is the answer that is not of HTTP */
+        return "\nhint: check the port: no web server answers there";
+    default:
+        return "";
+    }
+}
+
 static void request_later(struct efs_http_request *r, CURLcode code)
 {
     const struct efs_curl *curl = &r->http->curl;
@@ -299,7 +322,7 @@ static void request_later(struct efs_http_request *r, CURLcode code)
     else if (code == CURLE_OK)
         request_fail(r, -EIO, "the server sends less than it announces");
     else
-        request_fail(r, -EIO, "%s", curl->easy_strerror(code));
+        request_fail(r, -EIO, "%s%s", curl->easy_strerror(code), way_out(code));
 }
 
 static void request_redirect(struct efs_http_request *r)
@@ -410,7 +433,7 @@ void efs_http_request_ended(struct efs_http_request *r, CURLcode code)
         else if (r->answer.header_bytes > EFS_ANSWER_HEADER_BYTES)
             request_fail(r, -EIO, "the server sends more than %u KiB of headers", EFS_ANSWER_HEADER_BYTES >> 10);
         else if (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL)
-            request_fail(r, -EINVAL, "%s", h->curl.easy_strerror(code));
+            request_fail(r, -EINVAL, "%s%s", h->curl.easy_strerror(code), way_out(code));
         else
             request_later(r, code);
         return;

@@ -163,7 +163,7 @@ for what, given, environment, text, hint in (
         ("several models", "org/Many-GGUF", {}, "which file? there are BF16/cut-00001-of-00002.gguf, Many-F16.gguf, ", ":QUANT"),
         ("no weights", "org/Text", {}, "neither GGUF nor safetensors", ""),
         ("a path", scratch("x"), {}, "no name of a model on the Hub", "ORG/NAME"),
-        ("nothing listens", "org/One-GGUF", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "connect", ""),
+        ("nothing listens", "org/One-GGUF", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "connect", "https_proxy"),
         ("another machine by http://", "org/One-GGUF", {"HF_ENDPOINT": "http://192.0.2.1"}, "http:// shows", "https://")):
     result = ctl("up", "--remote", given, **environment)
     check(what, one_line(result, text, hint), result.stderr)

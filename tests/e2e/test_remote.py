@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store on an HTTP server: mounted, verified, unpacked by its address, byte for byte, also by an ordinary user, through
 redirects and with signatures of AWS; and beside every lie of a server a message, EIO, and right bytes later or never."""
+import socket
+
 from e2e import *
 
 import http_server
@@ -155,12 +157,27 @@ for what, lie, text, hint in REFUSED:
     check(f"{what}: is not downloaded", server.sent < 16 << 20 and len(server.taken()) <= 9, server.sent)
     server.close()
 for address, text in (("http://192.0.2.1/model.efs", "http:// shows and trusts"), ("https:///x", "no address"), ("https://host", "no address"),
-                      ("https://user:secret@host/x", "with a password"), ("s3://b", "no name of an object"), ("s3://b!/x", "no name of an object")):
+                      ("https://user:secret@host/x", "with a password"), ("s3://b", "no name of an object"), ("s3://b!/x", "no name of an object"),
+                      ("ftp://host/x", "addresses of this kind are not read"), ("sftp://host/x", "addresses of this kind are not read")):
     result = ctl("info", address)
     check(f"{address} is refused", one_line(result, text), result.stderr)
     check("without the secret", "secret@" not in result.stderr, result.stderr)
 result = ctl("info", "http://127.0.0.1:9/model.efs")
-check("nothing listens there", one_line(result, "connect", False), result.stderr)
+check("nothing listens there", one_line(result, "connect"), result.stderr)
+server = Server({NAME: data})
+result = ctl("info", server.url.replace("http://", "https://") + NAME)
+server.close()
+check("no TLS there", one_line(result, "SSL connect error"), result.stderr)
+with socket.create_server(("127.0.0.1", 0)) as listening:
+    def greet():
+        connection = listening.accept()[0]
+        connection.sendall(b"220 welcome\r\n")
+        connection.recv(4096)
+        connection.close()
+
+    threading.Thread(target=greet, daemon=True).start()
+    result = ctl("info", f"http://127.0.0.1:{listening.getsockname()[1]}/x")
+check("no HTTP there", one_line(result, "Unsupported protocol"), result.stderr)
 result = ctl("info", "http://127.0.0.1:9/model.efs", EXPERTFS_CURL="off")
 check("without libcurl", one_line(result, "libcurl"), result.stderr)
 result = ctl("info", "http://127.0.0.1:9/model.efs", EXPERTFS_HTTP_TOKEN="a\nb: c")
