@@ -17,7 +17,7 @@ from .tensor import Expert
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 
-@torch.compiler.disable(reason="expertfs: experts of a store are run by the library, which fullgraph=True cannot trace")
+@torch.compiler.disable(reason="expertfs: experts of a store are run by the library, which fullgraph=True cannot trace: leave it out")
 def experts_forward(self, hidden_states, top_k_index, top_k_weights):
     """The forward of an experts' module: [tokens, hidden], [tokens, K], [tokens, K] -> [tokens, hidden]."""
     binding = getattr(self, "_expertfs", None)

@@ -38,7 +38,7 @@ class Request(Uncopied):
         stack_text, why, handle = text("stack", stack), ErrorText(), c_void_p()
         free_untaken()
         with session._calls.running():
-            session._requests[id(self)] = handle  # first: a signal handler may raise as soon as the request has begun
+            session._requests[id(self)] = handle  # first: a signal handler may raise as soon as efs_client_begin() returns
             check(lib.efs_client_begin(session._check(), stack_text, self.layer, needs, len(needs), forms[form],
                                        byref(handle), byref(why)), why)
 

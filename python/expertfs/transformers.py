@@ -145,6 +145,8 @@ def _refuse(model, method: str, why: str, unless=lambda *args, **kwargs: False) 
 def _refuse_what_needs_parameters(model, place: str) -> None:
     _refuse(model, "save_pretrained", "the experts are in a store, not in the model: copy the checkpoint")
     _refuse(model, "train", "experts of a store are not trained", lambda mode=True: not mode)
+    _refuse(model, "compile", "experts of a store are run by the library, which fullgraph=True cannot trace: leave it out",
+            lambda fullgraph=False, **kwargs: not fullgraph)
     why = f"experts of a store have its type, and are run on {'the CPU' if place == 'cpu' else place}"
     _refuse(model, "to", why, lambda *args, **kwargs: all(
         str(value) in (place, str(model.dtype)) or isinstance(value, bool) for value in [*args, *kwargs.values()]))
