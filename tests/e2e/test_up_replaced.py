@@ -83,12 +83,39 @@ with subprocess.Popen(["cat"], cwd=own, stdin=subprocess.PIPE) as inside:
     inside.stdin.close()
 run(expertctl, "down", own, re.search(r" on (.*)\n", result.stdout)[1])
 
+print("-- a signal after the old mount was unmounted")
+at_mount = (f'case "$*" in *{mount}) echo >> {scratch("started")}; until [ -e {scratch("goes-on")} ]; do sleep .05; done;; esac\n'
+            f'exec {program("expertfs")} "$@"')
+
+
+def signalled(kill, number, *prefix):
+    """Exit status of an up that gets a signal while it mounts, and what it printed."""
+    for name in ("started", "goes-on"):
+        if os.path.exists(scratch(name)):
+            os.unlink(scratch(name))
+    with subprocess.Popen([*prefix, expertctl, "up", "-o", "budget=64M", model, mount], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, start_new_session=True) as process:
+        wait_until(lambda: os.path.exists(scratch("started")))
+        kill(process.pid, number)
+        open(scratch("goes-on"), "w").close()
+        return process.wait(timeout=PATIENCE), process.stdout.read()
+
+
+result = up("-o", "budget=64M", model, mount)
+installed("expertfs", at_mount)
+for what, kill, number in (("SIGTERM", os.kill, signal.SIGTERM), ("SIGHUP", os.kill, signal.SIGHUP), ("SIGINT", os.kill, signal.SIGINT),
+                           ("SIGINT of a terminal, which its programs get, too", os.killpg, signal.SIGINT)):
+    changes()
+    status, said = signalled(kill, number)
+    check(f"{what}: the new mount is there", status == 0 and f" on {mount}\n" in said and is_mounted(mount) and
+          contents(model)["config.json"] == open(f"{mount}/config.json", "rb").read(), (status, said))
+run(expertctl, "down", mount)
+
 print("-- two at once on one mount point")
 result = run("env", "XDG_DATA_HOME=/proc/none", expertctl, "up", "-o", "budget=64M", re.search(r"^store: (.*)", result.stdout, re.M)[1], mount)
 check("a folder of mount points that cannot be made is not needed", result.returncode == 0 and not result.stderr, result)
 run(expertctl, "down", mount)
-installed("expertfs", f'case "$*" in *{mount}) echo >> {scratch("started")}; until [ -e {scratch("goes-on")} ]; do sleep .05; done;; esac\n'
-          f'exec {program("expertfs")} "$@"')
+installed("expertfs", at_mount)
 store = re.search(r"^store: (.*)", result.stdout, re.M)[1]
 for given in (model, store):
     both, errors = [], [scratch("error0"), scratch("error1")]

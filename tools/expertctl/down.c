@@ -79,7 +79,7 @@ static errint_t unmount_once(const struct ctl_mount *mount, bool lazy)
         return rc;
     sigset_t mask;
     sigprocmask(SIG_BLOCK, NULL, &mask);
-    return ctl_program_run(words, &mask, true) == 0 ? 0 : -EBUSY; /* it says no more */
+    return ctl_program_run(words, &mask, CTL_PROGRAM_QUIET) == 0 ? 0 : -EBUSY; /* it says no more */
 }
 
 /* Another `down`, `status` or df(1) is in the mount for an instant, and two that unmount it at once are in each other's

@@ -209,6 +209,7 @@ errint_t ctl_place_replace(const struct ctl_model *model, const char *given, con
         rc = fail_mounted(place, mount->source, err);
     else if (mount) {
         ctl_place_drop(place, true);
+        *place->replaces = '\0';
         rc = place_other(place, model, own, mount->source, err);
         if (rc == 0)
             rc = place_take(place, false, false, err);

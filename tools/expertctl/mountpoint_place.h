@@ -22,7 +22,7 @@ struct ctl_place {
 errint_t ctl_place_make(const struct ctl_model *model, const char *given, const char *own, bool nonempty, bool packs,
                         struct ctl_place *place, struct efs_error *err);
 /* Unmounts place->replaces, unless it was meanwhile, and blocks while its daemon ends. If a program uses it, -EBUSY of
- * given; else NAME@KEY is taken, which is said. */
+ * given; else NAME@KEY is taken, which is said, and place->replaces is emptied. */
 errint_t ctl_place_replace(const struct ctl_model *model, const char *given, const char *own, struct ctl_place *place,
                            struct efs_error *err);
 /* Unlocks; removes the folders that were made unless mounted. */

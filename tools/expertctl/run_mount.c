@@ -43,7 +43,7 @@ static void mount_remove(const struct ctl_run_mount *mount)
         sigset_t mask;
         sigprocmask(SIG_BLOCK, NULL, &mask);
         if (umount2(mount->path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0)
-            ctl_program_run(words, &mask, true);
+            ctl_program_run(words, &mask, CTL_PROGRAM_QUIET);
         rmdir(mount->path);
     }
     rmdir(mount->folder);
@@ -61,7 +61,7 @@ static void print_signal(const char *name, int status)
         fputs("hint: `dmesg` says if memory was short: raise the limit of memory, or end other programs\n", stderr);
 }
 
-int ctl_program_run(const char *const *words, const sigset_t *mask, bool quiet)
+int ctl_program_run(const char *const *words, const sigset_t *mask, enum ctl_program_how how)
 {
     char folder[4096], path[4352];
     pid_t child = fork();
@@ -77,7 +77,9 @@ int ctl_program_run(const char *const *words, const sigset_t *mask, bool quiet)
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* it cleans up when this program is killed */
     signal(SIGXFSZ, SIG_DFL);
     sigprocmask(SIG_SETMASK, mask, NULL);
-    int null = quiet ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
+    if (how == CTL_PROGRAM_SESSION)
+        setsid();
+    int null = how == CTL_PROGRAM_QUIET ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
     if (null >= 0)
         dup2(null, STDOUT_FILENO);
     snprintf(path, sizeof(path), "%s/%s", ctl_program_folder(folder, sizeof(folder)), words[0]);
@@ -97,7 +99,7 @@ __attribute__((noreturn)) static void supervisor_run(const struct ctl_run_mount 
     signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* the daemon's parent exits: waitpid() finds the daemon here */
     const char *const words[] = {"expertfs", "-o", options, store, mount->path, NULL};
-    bool mounted = ctl_program_run(words, mask, false) == 0;
+    bool mounted = ctl_program_run(words, mask, CTL_PROGRAM_PLAIN) == 0;
     while (mounted && write(ready, "+", 1) < 0 && errno == EINTR) {
     }
     close(ready);

@@ -217,7 +217,7 @@ static errint_t pack_run(const struct arguments *a, const struct ctl_model *mode
     ctl_print_line(stderr, "expertctl: packing %s, %s, into %s, about %s", model->path,
                    tools_size_print(model->checkpoint.source_bytes, source, sizeof(source)), model->store,
                    tools_size_print(model->checkpoint.store_bytes, packed, sizeof(packed)));
-    int ended = ctl_program_run(words, mask, true);
+    int ended = ctl_program_run(words, mask, CTL_PROGRAM_QUIET);
     bool exited = ended >= 0 && WIFEXITED(ended);
     *status = !exited ? CTL_FAILED : WEXITSTATUS(ended) > 2 ? WEXITSTATUS(ended) : CTL_FAILED;
     return exited && WEXITSTATUS(ended) == 0 ? 0 : -ECHILD;
@@ -289,9 +289,10 @@ static char *mount_find(const struct ctl_model *model, const char *at, char *pat
     return config;
 }
 
-/* Mounts the store on path. -ECHILD: the daemon has printed why it failed. */
+/* Mounts the store on path. stays: a signal of the terminal does not end it. -ECHILD: the daemon has printed why it
+ * failed. */
 static errint_t mount_run(const struct arguments *a, const struct ctl_model *model, const sigset_t *mask,
-                          const char *path)
+                          const char *path, bool stays)
 {
     const char *words[10] = {"expertfs"};
     char local[4096] = "";
@@ -309,7 +310,7 @@ static errint_t mount_run(const struct arguments *a, const struct ctl_model *mod
     words[count++] = "--";
     words[count++] = model->store;
     words[count++] = path;
-    if (ctl_program_run(words, mask, false) != 0)
+    if (ctl_program_run(words, mask, stays ? CTL_PROGRAM_SESSION : CTL_PROGRAM_PLAIN) != 0)
         return -ECHILD;
     const struct timespec now[] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
     if (!model->in_place && !efs_is_address(model->store))
@@ -422,7 +423,8 @@ static errint_t mount_replace(struct up *up, struct efs_error *err)
 }
 
 /* Mounts the model on its place. The signals that end this program stay blocked until the mount is printed: one that
- * comes before unmounts it, with -EINTR, so that no mount is left of which nothing was said. */
+ * comes before unmounts it, with -EINTR, so that no mount is left of which nothing was said. A mount whose older version
+ * was unmounted stays: else the model would have none. */
 static errint_t mount_make(struct up *up, struct efs_error *err)
 {
     sigset_t blocked;
@@ -431,13 +433,14 @@ static errint_t mount_make(struct up *up, struct efs_error *err)
         sigaddset(&blocked, ends[i]);
     sigprocmask(SIG_BLOCK, &blocked, NULL);
     errint_t rc = *up->place.replaces ? mount_replace(up, err) : 0;
+    const bool stays = *up->place.replaces;
     if (rc == 0)
-        rc = mount_run(up->arguments, up->model, &up->lock.mask, up->place.path);
+        rc = mount_run(up->arguments, up->model, &up->lock.mask, up->place.path, stays);
     if (rc < 0)
         return rc;
     strcpy(up->path, up->place.path);
     up->config = ctl_mount_probe(up->path, "config", PROBE_MS);
-    if (end_is_pending()) {
+    if (!stays && end_is_pending()) {
         ctl_place_drop(&up->place, true); /* ctl_mount_end() locks the folder above, too */
         if (mount_undo(up->path))
             return -EINTR;
@@ -550,7 +553,7 @@ static int check_options(const struct arguments *a)
     const char *const words[] = {"expertfs", "-o", a->options, "--version", NULL};
     sigset_t mask;
     sigprocmask(SIG_BLOCK, NULL, &mask);
-    int ended = a->options ? ctl_program_run(words, &mask, true) : 0;
+    int ended = a->options ? ctl_program_run(words, &mask, CTL_PROGRAM_QUIET) : 0;
     return ended == 0 ? CTL_OK : WIFEXITED(ended) && WEXITSTATUS(ended) == CTL_USAGE ? CTL_USAGE : CTL_FAILED;
 }
 
