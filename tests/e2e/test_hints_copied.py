@@ -58,4 +58,25 @@ check("ls: a file is missing", f"{model}, files of which are missing\n" in resul
 shutil.rmtree(model)
 result = run(expertctl, "ls")
 check("ls: the folder is missing", f"{model}, which is not there any more\n" in result.stdout, result)
+
+print("-- rm: the only copy")
+name = json.loads(run(expertctl, "ls", "--json").stdout)["stores"][0]
+only = f"expertctl: warning: {name['path']}: may be the only copy of {model}, which is not there any more\n"
+unpack = r"hint: `(expertctl unpack .*) DIR` writes the files of the checkpoint"
+result = run(expertctl, "rm", name["name"], stdin=subprocess.DEVNULL)
+check("where nobody can be asked", result.returncode == 1 and result.stderr.startswith(only) and os.path.exists(name["path"]), result)
+command = re.search(unpack, result.stderr)
+check("the way back", command and run("sh", "-c", f"{command[1]} '{home}/back'", env=environment).returncode == 0, result)
+ours, theirs = os.openpty()
+os.write(ours, b"no\n")
+result = run(expertctl, "rm", name["name"], stdin=theirs)
+check("it is said before the question", re.match(re.escape(only) + unpack + ".*\nDelete .* Type yes: ", result.stderr) and
+      result.returncode == 1 and os.path.exists(name["path"]), result)
+os.close(ours), os.close(theirs)
+result = run(expertctl, "rm", "-y", name["name"])
+check("-y is obeyed after the warning", result.returncode == 0 and result.stderr == only and not os.path.exists(name["path"]), result)
+check("up of the files that came back", run(expertctl, "up", "-o", "budget=64M", f"{home}/back", mount).returncode == 0)
+run(expertctl, "down", mount)
+result = run(expertctl, "rm", "-y", json.loads(run(expertctl, "ls", "--json").stdout)["stores"][0]["name"])
+check("no warning where the checkpoint is there", result.returncode == 0 and result.stderr == "", result)
 done()

@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 struct arguments {
     const char *folder; /* of --store; NULL: the default */
@@ -134,10 +133,10 @@ static void print_source(const json_t *store)
     if (source) {
         printf("    of ");
         print_path(source, 0);
-        printf("%s", strcmp(state, "changed") == 0   ? ", which has changed: stale"
-                     : strcmp(state, "missing") != 0 ? ""
-                     : access(source, F_OK) == 0     ? ", files of which are missing"
-                                                     : ", which is not there any more");
+        if (strcmp(state, "changed") == 0)
+            printf(", which has changed: stale");
+        else if (strcmp(state, "missing") == 0)
+            printf(", %s", ctl_sources_missing(source));
     }
     for (size_t i = 0; i < json_array_size(mounted); i++) {
         printf("%s", i ? ", " : source ? "; on " : "    on ");

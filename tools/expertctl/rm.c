@@ -159,6 +159,18 @@ static errint_t ask_user(const char *path, const char *size, struct efs_error *e
     return tools_answer_is_yes() ? 0 : efs_fail(err, -ECANCELED, "%s: not deleted", path);
 }
 
+/* Warns before a store is deleted whose checkpoint is missing. */
+static void warn_only_copy(const char *path, bool asks)
+{
+    char source[4400];
+    if (ctl_sources_state(path, source, sizeof(source)) != CTL_SOURCE_MISSING)
+        return;
+    ctl_print_line(stderr, "expertctl: warning: %s: may be the only copy of %s, %s", path, source,
+                   ctl_sources_missing(source));
+    if (asks)
+        ctl_print_line(stderr, "hint: `expertctl unpack %s DIR` writes the files of the checkpoint", EFS_WORD(path));
+}
+
 /* Asks, and deletes a store with its record and what was learned about it. */
 static errint_t store_remove(const struct arguments *a, const char *path, const struct ctl_mounts *mounts,
                              json_t *removed, struct efs_error *err)
@@ -169,6 +181,8 @@ static errint_t store_remove(const struct arguments *a, const char *path, const 
     errint_t rc = store_check(path, mounts, &hash, err);
     if (rc == 0 && stat(path, &st) == 0)
         tools_size_print((uint64_t)st.st_size, size, sizeof(size));
+    if (rc == 0)
+        warn_only_copy(path, !a->yes);
     if (rc == 0 && !a->yes)
         rc = ask_user(path, size, err);
     if (rc == 0 && unlink(path) < 0)

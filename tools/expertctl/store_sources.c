@@ -141,6 +141,11 @@ enum ctl_source_state ctl_sources_state(const char *store, char *path, size_t ro
     return best;
 }
 
+const char *ctl_sources_missing(const char *path)
+{
+    return access(path, F_OK) == 0 ? "files of which are missing" : "which is not there any more";
+}
+
 /* ---- the bytes --------------------------------------------------------------------------------------------------- */
 
 /* Opens the nth file of a checkpoint. -1: it cannot be. */

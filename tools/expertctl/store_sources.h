@@ -20,6 +20,8 @@ enum ctl_source_state {
 /* The state of the checkpoints of a store, and the path of the one that decides: the first unchanged one, else the
  * first changed one, else the first. */
 enum ctl_source_state ctl_sources_state(const char *store, char *path, size_t room);
+/* Words for messages, after the path of a checkpoint with CTL_SOURCE_MISSING: all of it, or some files are missing. */
+const char *ctl_sources_missing(const char *path);
 /* Whether the checkpoint at path has the bytes that were packed into the store: reads it up to the first difference,
  * and records it if so. */
 bool ctl_sources_compare(const char *store, const char *path);
