@@ -30,14 +30,13 @@ void ctl_run_mount_end(struct ctl_run_mount *mount);
 errint_t ctl_check_mount(struct efs_error *err);
 /* The first half of it. */
 errint_t ctl_check_device(struct efs_error *err);
-/* Runs a program of expertfs, words[0], from this program's folder or PATH, with this signal mask, and waits for it.
- * Returns its wait status, -1 if fork() failed. Prints why exec failed, and which
- * signal has ended the program. */
 enum ctl_program_how {
     CTL_PROGRAM_PLAIN = 0,
     CTL_PROGRAM_QUIET = 1,  /* without its standard output */
     CTL_PROGRAM_SESSION = 2 /* in a session of its own: signals of the terminal do not reach it */
 };
+/* Runs a program of expertfs, words[0], from this program's folder or PATH, with this signal mask, and waits for it.
+ * Returns its wait status, -1 if fork() failed. Prints why exec failed, and which signal has ended the program. */
 int ctl_program_run(const char *const *words, const sigset_t *mask, enum ctl_program_how how);
 /* The folder of this program's file, by /proc/self/exe; "": unknown. Returns path. */
 const char *ctl_program_folder(char *path, size_t room);

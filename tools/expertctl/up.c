@@ -423,8 +423,8 @@ static errint_t mount_replace(struct up *up, struct efs_error *err)
 }
 
 /* Mounts the model on its place. The signals that end this program stay blocked until the mount is printed: one that
- * comes before unmounts it, with -EINTR, so that no mount is left of which nothing was said. A mount whose older version
- * was unmounted stays: else the model would have none. */
+ * comes before unmounts it, with -EINTR, so that no mount is left of which nothing was said. A mount whose older
+ * version was unmounted stays: else the model would have none. */
 static errint_t mount_make(struct up *up, struct efs_error *err)
 {
     sigset_t blocked;
