@@ -110,6 +110,10 @@ for what, kill, number in (("SIGTERM", os.kill, signal.SIGTERM), ("SIGHUP", os.k
     check(f"{what}: the new mount is there", status == 0 and f" on {mount}\n" in said and is_mounted(mount) and
           contents(model)["config.json"] == open(f"{mount}/config.json", "rb").read(), (status, said))
 run(expertctl, "down", mount)
+for what, number, *prefix in (("SIGHUP", signal.SIGHUP, "nohup"), ("SIGINT", signal.SIGINT, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")):
+    status, said = signalled(os.kill, number, *prefix)
+    check(f"{what} that is ignored: mounted", status == 0 and f" on {mount}\n" in said and is_mounted(mount), (status, said))
+    run(expertctl, "down", mount)
 
 print("-- two at once on one mount point")
 result = run("env", "XDG_DATA_HOME=/proc/none", expertctl, "up", "-o", "budget=64M", re.search(r"^store: (.*)", result.stdout, re.M)[1], mount)

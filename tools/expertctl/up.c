@@ -374,14 +374,16 @@ static errint_t up_find(struct up *up, struct efs_error *err)
 static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
 #define ENDS (sizeof(ends) / sizeof(ends[0]))
 
-/* Whether a signal that ends this program is blocked. */
+/* Whether a signal that ends this program is blocked. One that is ignored, as by nohup(1), is pending, too. */
 static bool end_is_pending(void)
 {
+    struct sigaction action;
     sigset_t pending;
     bool is = false;
     sigpending(&pending);
     for (size_t i = 0; i < ENDS; i++)
-        is |= sigismember(&pending, ends[i]) == 1;
+        is |= sigismember(&pending, ends[i]) == 1 && sigaction(ends[i], NULL, &action) == 0 &&
+              action.sa_handler != SIG_IGN;
     return is;
 }
 
