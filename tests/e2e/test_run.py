@@ -234,7 +234,7 @@ def line_of_python(model, store):
     """Runs the Python line of expertfs-ggml(7) as printed there."""
     page = open(os.path.join(ROOT, "man", "expertfs-ggml.7")).read()
     lines = re.search(r"^(import ctypes.*?)^\.Ed", page, re.M | re.S).group(1)
-    lines = lines.replace("/usr/local/lib/libggml-expertfs.so", PLUGIN)
+    lines = lines.replace("libggml-expertfs.so", PLUGIN)
     result = run(PYTHON, "-c", lines + f"llama_cpp.Llama({model!r}, n_ctx=64, verbose=True)",
                  env={**os.environ, "EXPERTFS_STORE": store, "EXPERTFS_BUDGET": "64M"})
     check("the page's line of Python loads the backend", result.returncode == 0 and
