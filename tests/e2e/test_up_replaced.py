@@ -83,6 +83,16 @@ with subprocess.Popen(["cat"], cwd=own, stdin=subprocess.PIPE) as inside:
     inside.stdin.close()
 run(expertctl, "down", own, re.search(r" on (.*)\n", result.stdout)[1])
 
+print("-- it is another user's")
+result = up("-o", "budget=64M,allow_other", model, mount)
+changes()
+result = as_nobody("""XDG_DATA_HOME="$2/data" "$3" up "$4" "$5" 2>&1; echo "exit $?, $(ls "$2")" """, expertctl, model, mount)
+if result is not None and os.path.exists("/etc/mtab"):
+    check("it is refused before packing, with a way out", result.stdout.startswith(f"expertctl: {mount}: is a mount of ") and
+          "\nhint: root and the user who mounted it unmount it, another MNT mounts both\n" in result.stdout and
+          result.stdout.endswith("exit 1, \n"), result)
+run(expertctl, "down", mount)
+
 print("-- a signal after the old mount was unmounted")
 at_mount = (f'case "$*" in *{mount}) echo >> {scratch("started")}; until [ -e {scratch("goes-on")} ]; do sleep .05; done;; esac\n'
             f'exec {program("expertfs")} "$@"')

@@ -53,8 +53,8 @@ static bool mount_is_used(const char *path)
     return used;
 }
 
-/* Looks for a mount at the place. An older version of the model is replaced later, unless programs use it and
- * used_stays. -EBUSY: it stays, and is a mount of *source. */
+/* Looks for a mount at the place. An older version of the model is replaced later, unless it is another
+ * user's, or programs use it and used_stays. -EBUSY: it stays, and is a mount of *source. */
 static errint_t mount_look(struct ctl_place *place, const struct ctl_model *model, bool used_stays, char *source,
                            size_t room, struct efs_error *err)
 {
@@ -63,7 +63,8 @@ static errint_t mount_look(struct ctl_place *place, const struct ctl_model *mode
     const struct ctl_mount *mount = rc == 0 ? ctl_mount_at(&mounts, place->path) : NULL;
     if (mount && (rc = ctl_mount_check(place->path, err)) == 0) {
         snprintf(source, room, "%s", mount->source);
-        if (!is_version(mount, model, place->replaces, sizeof(place->replaces)) ||
+        place->foreign = mount->user != geteuid() && !ctl_may_mount();
+        if (place->foreign || !is_version(mount, model, place->replaces, sizeof(place->replaces)) ||
             (used_stays && mount_is_used(place->path))) {
             *place->replaces = '\0';
             rc = -EBUSY;
@@ -133,6 +134,11 @@ static uint32_t model_key(const struct ctl_model *model)
 
 static errint_t fail_mounted(const struct ctl_place *place, const char *source, struct efs_error *err)
 {
+    if (place->foreign)
+        return efs_fail(err, -EBUSY,
+                        "%s: is a mount of %s\nhint: root and the user who mounted it unmount it, another MNT mounts "
+                        "both",
+                        place->path, source);
     return efs_fail(err, -EBUSY, "%s: is a mount of %s\nhint: `expertctl down %s` unmounts it, another MNT mounts both",
                     place->path, source, EFS_WORD(place->path));
 }

@@ -9,15 +9,17 @@ struct ctl_place {
     char path[4096];     /* absolute, of the mount point, an existing folder */
     size_t made;         /* bytes of the path before the folders that were made */
     int above;           /* locked folder above it: `down` removes no mount point there meanwhile; -1: none */
+    bool foreign;        /* this user may not unmount the mount that is at path */
     char replaces[4400]; /* the model, as it was before it changed, that the mount at path serves; "": none */
 };
 
 /*
  * Chooses the mount point of a model that is not mounted there, and makes its folder: `given`, or if NULL NAME in the
- * folder own. An older version of the same checkpoint that is mounted there stays until ctl_place_replace(). If another
- * model is, NAME@KEY is taken in place of NAME, which is said on stderr. nonempty: the folder may have files. packs: of
- * given, -EBUSY also if files of that older version are open. -EBUSY: given has a mount; -ETIMEDOUT: the daemon of a
- * mount there does not answer; -ENOTDIR, -ENOTEMPTY, -EACCES: expertfs or fusermount3 would refuse the folder; -errno.
+ * folder own. An older version of the same checkpoint there that this user may unmount stays until ctl_place_replace().
+ * If another mount is, NAME@KEY is taken in place of NAME, which is said on stderr. nonempty: the folder may have
+ * files. packs: of given, -EBUSY also if files of that older version are open. -EBUSY: given has a mount; -ETIMEDOUT:
+ * the daemon of a mount there does not answer; -ENOTDIR, -ENOTEMPTY, -EACCES: expertfs or fusermount3 would refuse the
+ * folder; -errno.
  */
 errint_t ctl_place_make(const struct ctl_model *model, const char *given, const char *own, bool nonempty, bool packs,
                         struct ctl_place *place, struct efs_error *err);
