@@ -83,6 +83,13 @@ with subprocess.Popen(["cat"], cwd=own, stdin=subprocess.PIPE) as inside:
     inside.stdin.close()
 run(expertctl, "down", own, re.search(r" on (.*)\n", result.stdout)[1])
 
+print("-- a warning, as of the memory that the old mount uses, is of the mount that stays")
+for _ in range(2):
+    changes()
+    result = up("-o", f"budget=1T,log={scratch('log')}", model, mount)
+    check("it is printed once, and nothing of the trial is logged", result.returncode == 0 and
+          len(re.findall("expertfs: warning: .* budget ", result.stderr)) == 1 and scratch("tmp") not in open(scratch("log")).read(), result)
+
 print("-- it is another user's")
 result = up("-o", "budget=64M,allow_other", model, mount)
 changes()

@@ -401,12 +401,14 @@ static bool mount_undo(const char *path)
 }
 
 /* Mounts the model in a temporary folder, and unmounts it: what would prevent that is found before the old mount is
- * unmounted. The trial is no mount that another `up` finds, and saves nothing. */
+ * unmounted. The trial is no mount that another `up` finds, saves nothing, and warns of nothing: the mount that stays
+ * does, without the memory that the old one uses. */
 static errint_t mount_try(struct up *up, struct efs_error *err)
 {
+    static const char trial[] = "fsname=trial,nostate,warm=off,log_level=error";
     const char *given = up->arguments->options;
     char *joined;
-    if (asprintf(&joined, "%s%sfsname=trial,nostate,warm=off", given ? given : "", given ? "," : "") < 0)
+    if (asprintf(&joined, "%s%s%s", given ? given : "", given ? "," : "", trial) < 0)
         return efs_fail(err, -ENOMEM, "no memory");
     errint_t rc = ctl_run_mount_begin(&up->trial, up->model->store, joined, err);
     ctl_run_mount_end(&up->trial);
