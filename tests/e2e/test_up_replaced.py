@@ -132,6 +132,25 @@ for what, number, *prefix in (("SIGHUP", signal.SIGHUP, "nohup"), ("SIGINT", sig
     check(f"{what} that is ignored: mounted", status == 0 and f" on {mount}\n" in said and is_mounted(mount), (status, said))
     run(expertctl, "down", mount)
 
+print("-- another packs the model while up looks for its store")
+stores = re.findall(r"^store: (.*)", up("-o", "budget=64M", model, mount).stdout, re.M)
+run(expertctl, "down", mount)
+other = Mount(shared(NARROW)[1], "budget=64M", name="other")
+os.symlink(other / "config.json", slow := f"{os.path.dirname(stores[0])}/a.efs")  # up waits for it after it listed the folder
+os.rename(stores[0], scratch("packed"))
+daemon = pid(other.path)
+suspend(daemon)
+with subprocess.Popen([expertctl, "up", "-o", "budget=64M", model, mount], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                      text=True) as process:
+    check("it waits", wait_until(lambda: is_blocked(process.pid)))
+    os.rename(scratch("packed"), stores[0])
+    os.kill(daemon, signal.SIGCONT)
+    said = process.communicate(timeout=PATIENCE)[0]
+check("it is not packed twice", process.returncode == 0 and "packing" not in said and f"\nstore: {stores[0]}\n" in said, said)
+run(expertctl, "down", mount)
+os.unlink(slow)
+other.unmount()
+
 print("-- two at once on one mount point")
 result = run("env", "XDG_DATA_HOME=/proc/none", expertctl, "up", "-o", "budget=64M", re.search(r"^store: (.*)", result.stdout, re.M)[1], mount)
 check("a folder of mount points that cannot be made is not needed", result.returncode == 0 and not result.stderr, result)

@@ -29,21 +29,29 @@ struct places {
     const char *folder, *own; /* "": none */
 };
 
+/* Finds the store that was packed from the same bytes, and sets it. */
+static bool packed_store(const struct places *in, struct ctl_model *model)
+{
+    bool found = ctl_sources_store(in->folder, &model->sources, model->store, sizeof(model->store)) ||
+                 (strcmp(in->own, in->folder) != 0 &&
+                  ctl_sources_store(in->own, &model->sources, model->store, sizeof(model->store)));
+    if (found)
+        ctl_store_name(model->store, model->name, sizeof(model->name));
+    return found;
+}
+
 /* Sets the store: the one that was packed from the same bytes, or NAME@KEY.efs in own, which is made. */
 static errint_t checkpoint_store(const struct places *in, struct ctl_model *model, struct efs_error *err)
 {
-    if (ctl_sources_store(in->folder, &model->sources, model->store, sizeof(model->store)) ||
-        (strcmp(in->own, in->folder) != 0 &&
-         ctl_sources_store(in->own, &model->sources, model->store, sizeof(model->store)))) {
-        ctl_store_name(model->store, model->name, sizeof(model->name));
+    if (packed_store(in, model))
         return 0;
-    }
     uint32_t key = (uint32_t)(tools_sources_key(&model->sources) >> 32);
     do
         if ((size_t)snprintf(model->store, sizeof(model->store), "%s/%s@%0*x.efs", in->own, model->name,
                              CTL_STORE_KEY_DIGITS, key++) >= sizeof(model->store))
             return efs_fail(err, -ENAMETOOLONG, "%s: %s", model->path, strerror(ENAMETOOLONG));
-    while (access(model->store, F_OK) == 0); /* of other bytes */
+    while (access(model->store, F_OK) == 0 && /* of other bytes, or another process has packed it meanwhile */
+           !packed_store(in, model));
     return 0;
 }
 
