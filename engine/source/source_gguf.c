@@ -23,6 +23,7 @@
 
 #define VERSION_MIN 2u
 #define VERSION_MAX 3u
+#define HEADER_BYTES 24u
 #define ALIGNMENT_DEFAULT 32u
 #define ALIGNMENT_KEY "general.alignment"
 #define ARCHITECTURE_KEY "general.architecture"
@@ -58,8 +59,10 @@ static errint_t read_header(struct efs_gguf_cursor *cursor, struct header *heade
     efs_gguf_part(cursor, "header", EFS_GGUF_ONLY);
     if ((ret = efs_gguf_read(cursor, magic, sizeof(magic))) < 0)
         return ret;
-    if (memcmp(magic, "GGUF", sizeof(magic)) != 0)
+    if (memcmp(magic, "GGUF", sizeof(magic)) != 0) {
+        cursor->cut = cursor->in->bytes < HEADER_BYTES;
         return efs_gguf_fail(cursor, "it does not begin with \"GGUF\"");
+    }
     if ((ret = efs_gguf_u32(cursor, &version)) < 0)
         return ret;
     if (version != 0 && (version & 0xFFFF) == 0)

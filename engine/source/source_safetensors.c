@@ -278,7 +278,7 @@ errint_t efs_source_safetensors(const struct efs_source_input *in, struct efs_so
     uint64_t header_bytes = 0;
     json_t *root = NULL;
 
-    list->cut = in->bytes < LENGTH_BYTES;
+    list->cut = in->bytes <= LENGTH_BYTES;
     list->no_header = true;
     if (in->bytes < LENGTH_BYTES)
         return efs_fail(err, -EUCLEAN, "%s: %" PRIu64 " bytes at offset 0: too short for the length of a header",

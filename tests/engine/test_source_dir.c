@@ -292,6 +292,8 @@ static const struct {
     ODD("c.safetensors", "PK\3\4\0\0\0\0\0\0\0\1", EFS_SOURCE_NO_HEADER, "past the end"), /* of torch.save() */
     ODD("d.safetensors", "", EFS_SOURCE_BROKEN, "too short"),
     ODD("e.gguf", "Entry not found", EFS_SOURCE_BROKEN, "is text"),
+    ODD("h.gguf", "<html>\n", EFS_SOURCE_BROKEN, "does not begin with \"GGUF\""),
+    ODD("h.gguf", "", EFS_SOURCE_BROKEN, "past the end of the file (0 bytes)"),
     ODD("e.safetensors", "Internal Error - We're working hard to fix this", EFS_SOURCE_BROKEN,
         "is text"),                                                                                   /* tabby 1575 */
     ODD("g.safetensors", "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", EFS_SOURCE_BROKEN, "begins with zeros"), /* VeritasPP 2 */

@@ -67,6 +67,11 @@ TEST(refuses_headers)
     sf_put(&file, "GGML", 4);
     sf_zero(&file, 100);
     refuse_file(&file, "header at offset 0: it does not begin with \"GGUF\"");
+    for (size_t n = 4; n < 24; n++) { /* fewer bytes than a header: of a failed download */
+        sf_put(&file, "\377\376\375\374", 4);
+        sf_zero(&file, n - 4);
+        refuse_cut(&file, "it does not begin with \"GGUF\"");
+    }
 }
 
 /* One metadata entry "k" with 64 bytes after its value: a string of `count` bytes, or an array of `count` elements. */

@@ -152,9 +152,11 @@ TEST(refuses_header_lengths)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         sf_number(&file, cases[i].length, 8);
         sf_put(&file, cases[i].body, strlen(cases[i].body));
-        sf_refuse(NAME, &file, state_of(cases[i].reason), cases[i].reason);
+        sf_refuse(NAME, &file, *cases[i].body ? state_of(cases[i].reason) : EFS_SOURCE_BROKEN, cases[i].reason);
     }
     sf_refuse(NAME, &file, EFS_SOURCE_BROKEN, "0 bytes at offset 0: too short");
+    sf_put(&file, "<html>1\n", 8);
+    sf_refuse(NAME, &file, EFS_SOURCE_BROKEN, "100000000 are the most");
 }
 
 TEST(refuses_every_truncation)

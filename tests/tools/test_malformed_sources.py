@@ -162,6 +162,7 @@ def downloads_that_broke():
         "e.safetensors": (b"", "too short"),
         "f.gguf": (gguf(GGUF_EXPERTS)[:-1], "the file ends too early: at least 1 bytes of data are missing"),
         "g.gguf": (gguf(GGUF_EXPERTS)[:200], "past the end of the file"),
+        "h.gguf": (b"<html>\n", "does not begin with \"GGUF\""),
     }
     for name, (data, why) in odd.items():
         source = folder(f"broken {name}", {"model.safetensors": good, name: data})
