@@ -42,19 +42,17 @@ static errint_t open_input(const struct efs_catalog *catalog, uint32_t file, str
         return efs_fail(err, -ENOMEM, "%s: out of memory", f->path);
     /* The path may have been replaced by a FIFO since the walk: O_NONBLOCK, so that open does not wait for a writer. */
     int fd = efs_sys_open(path, O_RDONLY | O_NONBLOCK, 0);
+    int ret = fd < 0 ? efs_fail(err, fd, "%s: cannot open: %s", path, strerror(-fd)) : 0;
+    if (ret == 0 && (ret = efs_sys_fstat(fd, &st)) < 0)
+        efs_fail(err, ret, "%s: %s", path, strerror(-ret));
+    else if (ret == 0 && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->bytes))
+        ret = efs_fail(err, -ESTALE, "%s: the file changed while it was read", path);
     free(path);
-    if (fd < 0)
-        return efs_fail(err, fd, "%s: cannot open: %s", f->path, strerror(-fd));
-    int ret = efs_sys_fstat(fd, &st);
-    if (ret == 0 && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->bytes))
-        ret = -ESTALE;
-    if (ret < 0) {
+    if (ret == 0)
+        in->fd = fd;
+    else if (fd >= 0)
         efs_sys_close(fd);
-        return efs_fail(err, ret, "%s: %s", f->path,
-                        ret == -ESTALE ? "the file changed while it was read" : strerror(-ret));
-    }
-    in->fd = fd;
-    return 0;
+    return ret;
 }
 
 /* Marks a file as stored as plain bytes, with a note. */
