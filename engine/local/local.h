@@ -48,7 +48,7 @@ struct efs_local_file {
 
 struct efs_stats_counters;
 struct efs_local_options {
-    const char *folder; /* created if it does not exist */
+    const char *folder; /* created if it does not exist, in one that does */
     uint64_t size_bytes;
     const struct efs_local_file *files; /* by address, without overlap; copied */
     unsigned file_count;

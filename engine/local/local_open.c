@@ -232,8 +232,10 @@ static errint_t open_folder(struct efs_local *l, struct efs_error *err)
 {
     errint_t rc = efs_sys_mkdirat(AT_FDCWD, l->folder, 0700);
     l->dir = rc < 0 && rc != -EEXIST ? rc : efs_sys_open(l->folder, O_RDONLY | O_DIRECTORY, 0);
+    const bool missing = rc == -ENOENT; /* its parent */
     return l->dir < 0
-               ? efs_fail(err, l->dir, "%s: cannot open the folder of local copies: %s", l->folder, strerror(-l->dir))
+               ? efs_fail(err, l->dir, "%s: cannot open the folder of local copies: %s%s%s", l->folder,
+                          strerror(-l->dir), missing ? "\nhint: mkdir -p " : "", missing ? EFS_WORD(l->folder) : "")
                : 0;
 }
 

@@ -558,6 +558,23 @@ static void fill_until_killed(uint64_t random, int pipe)
     }
 }
 
+TEST(names_the_way_out_where_the_parent_is_missing)
+{
+    struct efs_local *local;
+    struct efs_error err;
+    char expected[400], parent[300];
+    remove_copy();
+    strcpy(parent, folder);
+    strcat(folder, "/a b/copy");
+    snprintf(expected, sizeof(expected),
+             "%s: cannot open the folder of local copies: No such file or directory\nhint: mkdir -p '%s'", folder,
+             folder);
+    assert_int_equal(try_open("one", SMALLEST, &local, &err), -ENOENT);
+    assert_string_equal(err.text, expected);
+    strcpy(folder, parent);
+    assert_int_equal(access(folder, F_OK), -1);
+}
+
 TEST(a_kill_leaves_no_wrong_page)
 {
     const char *kills = getenv("EXPERTFS_KILLS"), *seed = getenv("SEED");
