@@ -49,6 +49,9 @@ result = ran(f"{split}/model-00002-of-00002.gguf", "--", "sh", "-c", PRINT, "{gg
 check("the second part of a split model: llama.cpp is given the first", way(result)[3] == [f"{split}/model-00001-of-00002.gguf", split], result)
 plain = make_model("plain", *NARROW)
 check("safetensors that fit", way(ran(plain, "--", "sh", "-c", PRINT, "{}", "-")) == ("", "", False, [plain, "-"]))
+result = ran(plain, "--", "sh", "-c", PRINT, "{gguf}")
+check("no GGUF file: nothing else is said", result.returncode == 125 and
+      result.stderr == "expertctl: {gguf}: the model has no GGUF file\nhint: {} is its folder\n", result)
 
 print("-- EXPERTFS_BUDGET, and limits of memory")
 group = None

@@ -399,7 +399,7 @@ static struct run *run_new(const struct ctl_run *given)
     return r;
 }
 
-int ctl_run_check(const struct ctl_run *given, bool packs)
+int ctl_run_check(const struct ctl_run *given)
 {
     struct efs_error err = {""};
     struct run *r = run_new(given);
@@ -414,7 +414,7 @@ int ctl_run_check(const struct ctl_run *given, bool packs)
     }
     if (status != 0) {
         fprintf(stderr, "expertctl: %s: %s\n", r->words[0], strerror(errno));
-    } else if (packs && given->plain && run_has(r, "{gguf}")) {
+    } else if (given->plain && run_has(r, "{gguf}")) {
         plain_folder(r);
         status = gguf_find(r, &err) < 0 ? RUN_FAILED : 0;
         if (status != 0)

@@ -21,9 +21,9 @@ struct ctl_run {
 /* Whether the program is to run on the plain files: these fit into memory, and neither options nor EXPERTFS_BUDGET set
  * how much of it experts take, nor EXPERTFS_DEVICE a device. Then no store is needed. */
 bool ctl_run_is_plain(const struct ctl_run *run);
-/* Checks, before a model is packed for it, that the program is there, and that {gguf} names a file of the checkpoint.
- * packs: it has no store yet. Returns 0, or one of the statuses above after a message. */
-int ctl_run_check(const struct ctl_run *run, bool packs);
+/* Checks, before a model is packed for it and a way is printed, that the program is there, and that {gguf} names a file
+ * of the plain files. Returns 0, or one of the statuses above after a message. */
+int ctl_run_check(const struct ctl_run *run);
 /*
  * Runs a program in one of three ways, which is printed on standard error, and waits for it:
  * - on the plain files, if they fit;

@@ -681,7 +681,7 @@ static int up_found(struct arguments *a, struct found *f)
     run.fits = rc == 0 && a->program && ctl_run_is_plain(&run);
     bool ready = mounted || run.fits; /* needs no store */
     int status = rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
-    if (status == CTL_OK && a->program && (status = ctl_run_check(&run, !ready && model_packs(&f->model))) != 0)
+    if (status == CTL_OK && a->program && (status = ctl_run_check(&run)) != 0)
         return status;
     if (status == CTL_OK && !ready)
         status = up_store(a, &f->model, f->own);
