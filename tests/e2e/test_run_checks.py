@@ -56,8 +56,9 @@ print("-- a user without /etc/mtab")
 if os.geteuid() or run("unshare", "-m", "true").returncode or not shutil.which("fusermount3"):
     note("left out: it needs root, unshare -m and fusermount3")
     done()
-for name in ("etc", "work", "dev", "home"):
+for name in ("etc", "work", "dev", "home", "path"):
     os.makedirs(scratch(name))
+os.symlink(shutil.which("ls"), scratch("path/ls"))
 os.chmod(scratch("home"), 0o777)
 os.chmod(scratch("tmp"), 0o777)
 os.chmod(SCRATCH, 0o755)
@@ -70,6 +71,7 @@ mount -t tmpfs none '{scratch("dev")}' && mknod -m 666 '{scratch("dev")}/fuse' c
 mount --bind '{scratch("dev")}/fuse' /dev/fuse || exit 77
 ln -sf /proc/self/mounts /etc/mtab
 {as_nobody} || exit 1
+{as_nobody.replace(" timeout 240", f" timeout 240 env PATH='{scratch('path')}'")} && exit 1
 rm /etc/mtab
 {as_nobody}
 status=$?
@@ -84,7 +86,8 @@ else:
     check("it runs with /etc/mtab, and fails without it, with the way out", result.returncode == 125 and
           result.stdout.splitlines().count("config.json") == 1 and "/etc/mtab: No such file" in result.stderr and
           "ln -s /proc/self/mounts /etc/mtab" in result.stderr, result)
-    check("the same without a program", "/etc/mtab: No such file" in result.stdout, result)
+    check("without fusermount3 in PATH it fails, too", "expertctl: fusermount3: not in PATH" in result.stderr, result)
+    check("without /etc/mtab, without a program", "/etc/mtab: No such file" in result.stdout, result)
     check("nothing stays mounted, no folder stays", scratch("tmp") not in result.stdout and not os.listdir(scratch("tmp")),
           (result, os.listdir(scratch("tmp"))))
 done()

@@ -3,6 +3,7 @@
 #include "run_mount.h"
 
 #include "mountpoint.h"
+#include "run_ggml.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -150,12 +151,26 @@ errint_t ctl_check_device(struct efs_error *err)
                         : "a container must be given the device");
 }
 
+/* Whether ctl_program_run() finds fusermount3. libfuse finds the one in /usr/bin without PATH. */
+static bool unmounts(void)
+{
+    char folder[4096], path[4352];
+    snprintf(path, sizeof(path), "%s/fusermount3", ctl_program_folder(folder, sizeof(folder)));
+    return access(path, X_OK) == 0 || ctl_find_program("fusermount3", path, sizeof(path));
+}
+
 errint_t ctl_check_mount(struct efs_error *err)
 {
     errint_t rc = ctl_check_device(err);
     if (rc < 0)
         return rc;
-    if (ctl_may_mount() || access("/etc/mtab", R_OK) == 0)
+    if (ctl_may_mount())
+        return 0;
+    if (!unmounts())
+        return efs_fail(err, -ENOENT,
+                        "fusermount3: not in PATH: it is needed to unmount\nhint: install fuse3, or add its folder, as "
+                        "/usr/bin, to PATH");
+    if (access("/etc/mtab", R_OK) == 0)
         return 0;
     return efs_fail(err, -errno,
                     "/etc/mtab: %s: fusermount3 could not unmount\nhint: as root: ln -s /proc/self/mounts /etc/mtab",

@@ -26,7 +26,7 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
 void ctl_run_mount_end(struct ctl_run_mount *mount);
 
 /* Whether this user can open /dev/fuse, and unmount what they mount: fusermount3 (3.14) mounts without /etc/mtab, but
- * does not unmount. 0 or -errno. */
+ * does not unmount, and libfuse finds it outside PATH. 0 or -errno. */
 errint_t ctl_check_mount(struct efs_error *err);
 /* The first half of it. */
 errint_t ctl_check_device(struct efs_error *err);
