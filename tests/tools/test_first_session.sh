@@ -10,11 +10,12 @@ for document in "$dir"/doc/*.md; do
     while read -r target; do
         case $target in
         http* | \#*) ;;
-        README.md | BENCHMARKS.md) [ -e "$dir/doc/$target" ] || complain "$document: $target is not there" ;;
+        README.md | BENCHMARKS.md | llama.svg) [ -e "$dir/doc/$target" ] || complain "$document: $target is not there" ;;
         changelog.gz | copyright) ;; # made by debhelper
         *) complain "$document: a link to $target, which is not in the package" ;;
         esac
     done < <(grep -oP '\]\(\K[^)]*' "$document")
+    grep -q '^!\[' "$document" || complain "$document: the image is not there"
 done
 if [ -c /dev/fuse ] && command -v fusermount3 >/dev/null; then
     PATH=$(dirname "$mkexpertfs"):$PATH EXPERTFS_UNPACKED=1 EXPERTFS_README=$PWD/README.md ran 0 tools/packaging/debian/tests/first-session
