@@ -142,6 +142,12 @@ for given, says in (("org/Many-GGUF:Q5_K", r"`hf download org/Many-GGUF --includ
                     ("org/Many-GGUF@../../x", "No such file"), ("org/Many-GGUF:../x", "No such file")):
     result = up(given)
     check(f"not there: {given}", result.returncode == 1 and re.search(says, result.stderr), result)
+for given, has in (("org/Many-GGUF:Q5_K", "Many-Q4_K.gguf, Many-Q4_K_M.gguf, Many-Q6_K-00001-of-00002.gguf, UD-IQ1_S/Many-UD-IQ1_S-00001-of-00002.gguf"),
+                   ("org/Many-GGUF@99ff", "revision 77aa"), ("org/Many-GGUF@99ff:Q4_K", "revision 77aa"), ("org/Tiny-GGUF/none.gguf", "Tiny-BF16.gguf, Tiny-Q8_0.gguf")):
+    result = up(given)
+    check(f"what is there instead: {given}", result.returncode == 1 and
+          f": neither a path, nor in the cache of the Hugging Face Hub, which has {has} of this model\nhint: `hf download " in result.stderr, result)
+check("of another model nothing is there", "Hub\nhint: " in up("org/None-GGUF:Q4_K").stderr)
 both = repository("org/Both-GGUF", "88bb", {"a-Q8_0.gguf": made["Q8_0"], "b-Q8_0.gguf": made["BF16"]}, "main")
 result = up("org/Both-GGUF:Q8_0")
 check("two files of a quantisation", result.returncode == 1 and "which file? there are a-Q8_0.gguf, b-Q8_0.gguf\nhint: " in result.stderr, result)

@@ -7,6 +7,7 @@
 
 #include "expertctl.h"
 #include "expertfs-private.h"
+#include "gguf_models.h"
 #include "hub_name.h"
 #include "hub_quant.h"
 
@@ -100,10 +101,33 @@ static bool snapshot_of(const char *repository, const char *revision, char *path
     return (named || !strchr(revision, '/')) && snapshot_find(repository, named ? commit : revision, path, room);
 }
 
+/* Lists, for a message, the GGUF files of a snapshot, or with "" the revisions of the model; "": none. */
+static void cache_list(const char *repository, const char *snapshot, char *names, size_t room)
+{
+    char folder[4300], revision[300];
+    struct ctl_paths models = {.count = 0};
+    struct efs_error ignored;
+    const struct dirent *entry;
+    names[0] = '\0';
+    if (*snapshot && ctl_gguf_models(snapshot, NULL, NULL, &models, &ignored) == 0)
+        for (size_t i = 0; i < models.count; i++)
+            ctl_list_add(names, room, models.path[i] + strlen(snapshot) + 1);
+    ctl_paths_free(&models);
+    snprintf(folder, sizeof(folder), "%s/snapshots", repository);
+    DIR *directory = *snapshot ? NULL : opendir(folder);
+    while (directory && (entry = readdir(directory)))
+        if (entry->d_name[0] != '.') {
+            snprintf(revision, sizeof(revision), "revision %s", entry->d_name);
+            ctl_list_add(names, room, revision);
+        }
+    if (directory)
+        closedir(directory);
+}
+
 errint_t ctl_hub_find(const char *given, char *path, size_t room, struct efs_error *err)
 {
     struct ctl_hub hub;
-    char cache[3800], repository[4200], revision[CTL_HUB_PART] = "";
+    char cache[3800], repository[4200], revision[CTL_HUB_PART] = "", names[400];
     if (!ctl_hub_parse(given, &hub) || !cache_folder(cache, sizeof(cache)))
         return efs_fail(err, -ENOENT, "%s: %s", given, strerror(ENOENT));
     snprintf(repository, sizeof(repository), "%s/models--%s--%s", cache, hub.org, hub.name);
@@ -121,12 +145,15 @@ errint_t ctl_hub_find(const char *given, char *path, size_t room, struct efs_err
     if (rc != -ENOENT)
         return rc == -ENAMETOOLONG ? efs_fail(err, rc, "%s: %s", given, strerror(ENAMETOOLONG)) : rc;
     bool named = *revision && strcmp(revision, "main") != 0;
+    path[used] = '\0';
+    cache_list(repository, path, names, sizeof(names));
     return efs_fail(
         err, rc,
-        "%s: neither a path, nor in the cache of the Hugging Face Hub\nhint: `hf download %s/%s%s%s%s%s%s%s%s` "
+        "%s: neither a path, nor in the cache of the Hugging Face Hub%s%s%s\nhint: `hf download %s/%s%s%s%s%s%s%s%s` "
         "gets it from the Hub, `expertctl up --remote` serves it without a download; HF_HUB_CACHE names another cache",
-        given, hub.org, hub.name, *file ? " " : "", EFS_WORD(file), named ? " --revision " : "",
-        named ? EFS_WORD(revision) : "", *hub.quant ? " --include '*" : "", hub.quant, *hub.quant ? "*'" : "");
+        given, *names ? ", which has " : "", names, *names ? " of this model" : "", hub.org, hub.name, *file ? " " : "",
+        EFS_WORD(file), named ? " --revision " : "", named ? EFS_WORD(revision) : "", *hub.quant ? " --include '*" : "",
+        hub.quant, *hub.quant ? "*'" : "");
 }
 
 bool ctl_hub_of_path(char *path, size_t room, char *name, size_t name_room)
