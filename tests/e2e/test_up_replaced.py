@@ -102,7 +102,7 @@ run(expertctl, "down", mount)
 
 print("-- a signal after the old mount was unmounted")
 at_mount = (f'case "$*" in *{mount}) echo >> {scratch("started")}; until [ -e {scratch("goes-on")} ]; do sleep .05; done;; esac\n'
-            f'exec {program("expertfs")} "$@"')
+            f'exec "{program("expertfs")}" "$@"')
 
 
 def signalled(kill, number, *prefix):
@@ -112,7 +112,7 @@ def signalled(kill, number, *prefix):
             os.unlink(scratch(name))
     with subprocess.Popen([*prefix, expertctl, "up", "-o", "budget=64M", model, mount], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, start_new_session=True) as process:
-        wait_until(lambda: os.path.exists(scratch("started")))
+        wait_until(lambda: os.path.exists(scratch("started")) or process.poll() is not None)
         kill(process.pid, number)
         open(scratch("goes-on"), "w").close()
         return process.wait(timeout=PATIENCE), process.stdout.read()
