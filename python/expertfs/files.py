@@ -87,7 +87,8 @@ class Files:
         return self._read(session, path, index, offset, there if size is None else min(size, there))
 
     def _read(self, session, path, index, offset, size) -> bytes:
-        data, ended, result = ctypes.create_string_buffer(size or 1), threading.Event(), []
+        data, result = ctypes.create_string_buffer(size or 1), []
+        begun, ended = threading.Event(), threading.Event()
 
         @DONE
         def done(_arg, code, got):  # on any thread
@@ -99,9 +100,11 @@ class Files:
                 if not session._client:  # the caller was interrupted, and has closed it
                     return
                 lib.efs_read(session._fs, index, None, offset, data, size, done, None)
+            begun.set()  # this thread does not use the session any more, which the caller may close when it has the bytes
             ended.wait()
         if threading.current_thread() is threading.main_thread():  # where a signal handler could raise in done()
             _thread.start_new_thread(read, ())
+            begun.wait()
             ended.wait()
         else:
             read()

@@ -177,6 +177,9 @@ session.close()
 check("closed", raised(ValueError, session.layers) and "closed" in repr(session))
 with expertfs.open(model, budget=128 << 20, state=False) as session:
     check_session("a checkpoint in place", session)
+for _ in range(20):  # a session may be closed as soon as a read has returned
+    with expertfs.open(store, budget="64M", state=False) as session:
+        session.read("config.json")
 
 print("-- types that DLPack and numpy have")
 if numpy:
