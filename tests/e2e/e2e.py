@@ -470,6 +470,14 @@ def fake_rados(root):
     return pool
 
 
+def faults(*lines):
+    """Those of fake_rados.c from now on; none: it works. Programs that read them meanwhile have the old or the new ones."""
+    path = os.path.join(os.environ["FAKE_RADOS"], "fault")
+    with open(path + ".new", "w") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    os.rename(path + ".new", path)
+
+
 def forget_pages(path):
     """Drops a file's pages from the page cache, and no others: other tests depend on theirs."""
     fd = os.open(path, os.O_RDONLY)

@@ -19,12 +19,6 @@ def object_of(what):
     return os.path.join(pool, f"models%m.{what}")
 
 
-def faults(*lines):
-    with open(os.path.join(root, "fault.new"), "w") as file:
-        file.write("".join(f"{line}\n" for line in lines))
-    os.rename(os.path.join(root, "fault.new"), os.path.join(root, "fault"))
-
-
 def plan_words(*words, servers=f"left={40 * each},right={40 * each}"):
     return ("cluster", "plan", "--servers", servers, *words, store, ADDRESS)
 

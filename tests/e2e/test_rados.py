@@ -17,11 +17,6 @@ def pack(*words, **environment):
     return run(program("mkexpertfs"), *words, env={**os.environ, **environment})
 
 
-def faults(*lines):
-    with open(os.path.join(root, "fault"), "w") as file:
-        file.write("".join(f"{line}\n" for line in lines))
-
-
 def objects():
     return sorted(os.listdir(pool))
 
