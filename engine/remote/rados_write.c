@@ -79,7 +79,7 @@ errint_t efs_rados_mark_name(const struct efs_rados *r, char name[EFS_RADOS_MARK
                         "%s: the ending " EFS_RADOS_MARK_END " marks what is unfinished\nhint: choose "
                         "another name",
                         r->label);
-    snprintf(name, EFS_RADOS_NAME_BYTES + 8, "%s" EFS_RADOS_MARK_END, r->name);
+    snprintf(name, EFS_RADOS_MARK_BYTES, "%s" EFS_RADOS_MARK_END, r->name);
     return 0;
 }
 
