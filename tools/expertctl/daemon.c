@@ -20,6 +20,7 @@
 #define PROBE_MS 3000
 #define END_MS 30000  /* limit for the daemon to save its state and end, */
 #define HANGS_MS 3000 /* and for one that does not answer */
+#define SOON_MS 50    /* for one that has nothing to save */
 #define LOOK_MS 1000  /* between two looks for what still has its file system mounted */
 
 /* Whether a descriptor of a process is /dev/fuse, opened for this connection, whose number is the minor number of the
@@ -146,9 +147,10 @@ static bool print_mounted_still(const struct ctl_mount *mount, const struct ctl_
 void ctl_daemon_wait(const struct ctl_mount *mount, const struct ctl_daemon *daemon)
 {
     struct pollfd wait = {.fd = daemon->pidfd, .events = POLLIN};
+    bool ended = poll(&wait, 1, SOON_MS) != 0; /* most do: the mount tables of all processes are not read then */
     /* Later, the device may be that of a new mount. */
-    const bool held = process_mounts("self", mount) || process_find(process_mounts, mount);
-    bool ended = daemon->hangs && poll(&wait, 1, HANGS_MS) != 0;
+    const bool held = !ended && (process_mounts("self", mount) || process_find(process_mounts, mount));
+    ended = ended || (daemon->hangs && poll(&wait, 1, HANGS_MS) != 0);
     if (!ended && daemon->hangs && syscall(SYS_pidfd_send_signal, daemon->pidfd, SIGKILL, NULL, 0) == 0)
         ctl_print_line(stderr, "expertctl: warning: %s: its daemon, process %d, did not answer and was killed",
                        mount->path, (int)daemon->pid);
