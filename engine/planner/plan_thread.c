@@ -36,7 +36,7 @@ struct plan_inputs {
 struct efs_plan_thread {
     struct efs *fs;
     unsigned long thread;
-    bool started;
+    bool started, plans;             /* plans: the store has a policy, which may be replaced while the thread runs */
     pthread_cond_t wake, first_plan; /* first_plan: signalled by the first plan */
     /* guarded by efs.lock */
     bool stop, plan_requested, planned;
@@ -450,8 +450,7 @@ static void *plan_thread_run(void *arg)
 {
     struct efs_plan_thread *s = arg;
     struct efs *fs = s->fs;
-    bool plans = efs_cache(fs)->policy;
-    if (plans) {
+    if (s->plans) {
         thread_profile(s);
         thread_plan(s);
     }
@@ -466,7 +465,7 @@ static void *plan_thread_run(void *arg)
         const struct timespec until = efs_from_now((int64_t)(delays[2] < delay ? delays[2] : delay));
         bool signalled = s->plan_requested || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
         bool due = efs_now_ns() - saved > save_ns, sample = sampler_delay(&sampler, fs) == 0;
-        bool plan = plans && !s->stop && (s->plan_requested || ((signalled || due) && has_drifted(s)));
+        bool plan = s->plans && !s->stop && (s->plan_requested || ((signalled || due) && has_drifted(s)));
         bool watch = machine_delay(s) == 0, turn = efs_placed_delay(fs) == 0;
         efs_unlock(fs);
         if (sample)
@@ -477,14 +476,14 @@ static void *plan_thread_run(void *arg)
             efs_placed_turn(fs);
         if (plan && settle(s))
             thread_plan(s);
-        if (due && plans) {
+        if (due && s->plans) {
             thread_save(s);
             saved = efs_now_ns();
         }
         efs_lock(fs);
     }
     efs_unlock(fs);
-    if (plans)
+    if (s->plans)
         thread_save(s);
     return NULL;
 }
@@ -524,7 +523,8 @@ errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
     s->inputs = plan_inputs(fs);
     fs->plan_thread = s;
     efs_machine_open(&s->machine);
-    errint_t rc = efs_cache(fs)->policy ? plan_thread_prepare(s, err) : 0;
+    s->plans = efs_cache(fs)->policy;
+    errint_t rc = s->plans ? plan_thread_prepare(s, err) : 0;
     if (rc < 0)
         return rc;
     efs_budget_cut(fs); /* before there is a thread */
@@ -601,7 +601,7 @@ bool efs_plan_thread_planned(const struct efs *fs)
 void efs_plan_thread_wait(struct efs *fs)
 {
     struct efs_plan_thread *s = fs->plan_thread;
-    if (!s || !efs_cache(fs)->policy)
+    if (!s || !s->plans)
         return;
     efs_lock(fs);
     while (s->started && !s->planned)

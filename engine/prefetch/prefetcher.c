@@ -216,7 +216,10 @@ errint_t efs_prefetcher_switch(struct efs *fs, bool on, struct efs_error *err)
                                                    .experts = efs_cache(fs)->width,
                                                    .sequences = EFS_PREFETCHER_SEQUENCES,
                                                    .predictions = EFS_PREFETCHER_CANDIDATES};
-        rc = efs_cache(fs)->policy ? efs_prefetch_new(&config, &queue) : -EINVAL;
+        efs_lock(fs);
+        const bool has_policy = efs_cache(fs)->policy;
+        efs_unlock(fs);
+        rc = has_policy ? efs_prefetch_new(&config, &queue) : -EINVAL;
         if (rc < 0)
             return rc == -ENOMEM ? efs_fail(err, rc, "no memory for prefetch")
                                  : efs_fail(err, -EOPNOTSUPP, "prefetch: the store has no experts, or too many");
